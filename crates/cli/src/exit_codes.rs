@@ -82,8 +82,8 @@ pub const LOCKD: [ExitCode; 9] = [
     row(
         DENIED,
         "denied",
-        "the identity is not accepted, lacks the role or right, is paused or at its quota",
-        "use another identity, or ask an operator",
+        "a certificate is refused, or the identity lacks the role or right, is paused or at its quota",
+        "read the message: renew or use another identity, or ask an operator",
     ),
     row(
         INDETERMINATE,

@@ -29,7 +29,7 @@ use crate::progress::ByteProgress;
 use crate::untrusted::{escape, escape_lines, quote};
 
 use args::Verb;
-pub use args::{ClientArgs, ConnectionArgs, LeaseTerms, Output, WriteConditions, duration};
+pub use args::{ClientArgs, ConnectionArgs, LeaseTerms, Output, TlsFiles, WriteConditions, duration};
 pub use client_identity::identity_file;
 pub use documents::poison_output;
 pub use environment::{LeaseCredential, quoted, servers, values};
@@ -95,10 +95,9 @@ fn prepare(connection: &ConnectionArgs) -> Result<Builder, Failure> {
     let bar = Arc::new(ByteProgress::new("document", false));
     let builder = Client::builder().answer_timeout(connection.answer_timeout()).progress(bar);
     let builder = if connection.mtls { builder } else { builder.plain() };
-    let builder = match client_identity::identity(connection)? {
-        Some(identity) => builder.identity(identity),
-        None => builder,
-    };
+    let location = client_identity::private_location(connection)?;
+    let builder = location.into_iter().fold(builder, Builder::identity_location);
+    let builder = connection.denylist_path.iter().fold(builder, Builder::denylist_file);
     Ok(connection.server.iter().fold(builder, Builder::endpoint))
 }
 

@@ -4,7 +4,9 @@
 //! the server still remembers that key: the response to a retry is the response to every attempt. If no response
 //! arrives, the error is [`Kind::Indeterminate`].
 
+use std::error::Error as _;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use api::responses::Ready;
@@ -12,15 +14,17 @@ use api::{Code, Refusal, header};
 use http_body_util::{BodyExt, Limited};
 use hyper::body::{Bytes, Incoming};
 use hyper::{HeaderMap, Method, Request, Response};
-use hyper_util::client::legacy::Client as Pool;
+use hyper_util::client::legacy::{Client as Pool, Error as PoolError};
 use hyper_util::rt::{TokioExecutor, TokioTimer};
 
 use tokio_rustls::TlsConnector;
 
+use crate::certificate_error;
 use crate::clock::BootTime;
 use crate::connect::Connector;
 use crate::endpoint::Endpoint;
 use crate::error::{Error, Kind};
+use crate::identity_files::ClientIdentity;
 use crate::progress::{ProgressBody, ProgressSink, download};
 use crate::random;
 
@@ -70,10 +74,28 @@ struct AttemptError {
     may_be_applied: bool,
 }
 
+impl AttemptError {
+    /// A certificate was refused: a retry at the same server is in vain.
+    fn is_denied(&self) -> bool {
+        self.error.kind() == Kind::Denied
+    }
+
+    fn final_kind(&self, ambiguous: bool) -> Kind {
+        match () {
+            () if ambiguous => Kind::Indeterminate,
+            () if self.is_denied() => Kind::Denied,
+            () => Kind::Unavailable,
+        }
+    }
+}
+
 struct PooledServer {
     endpoint: Endpoint,
-    pool: Pool<Connector, ProgressBody>,
+    /// The connections, and the generation of the identity that they were opened with.
+    pool: Mutex<(u64, ConnectionPool)>,
 }
+
+type ConnectionPool = Pool<Connector, ProgressBody>;
 
 /// The configured servers, each with its connection pool.
 pub(crate) struct Servers {
@@ -81,6 +103,8 @@ pub(crate) struct Servers {
     /// The index of the server that responded last: the next call starts there.
     preferred: AtomicUsize,
     policy: RetryPolicy,
+    /// For HTTPS.
+    identity: Option<ClientIdentity>,
     progress: ProgressSink,
 }
 
@@ -88,15 +112,27 @@ impl Servers {
     pub(crate) fn new(
         endpoints: Vec<Endpoint>,
         policy: RetryPolicy,
-        tls: Option<&TlsConnector>,
+        identity: Option<ClientIdentity>,
         progress: ProgressSink,
     ) -> Servers {
+        let (tls, generation) = identity.as_ref().map(ClientIdentity::connector).unzip();
         let all = endpoints.into_iter().map(|endpoint| {
-            let connector = Connector::new(endpoint.clone(), policy.connect_timeout, tls.cloned());
-            let pool = Pool::builder(TokioExecutor::new()).pool_timer(TokioTimer::new()).build(connector);
-            PooledServer { endpoint, pool }
+            let pool = new_pool(&endpoint, policy, tls.clone());
+            PooledServer { endpoint, pool: Mutex::new((generation.unwrap_or_default(), pool)) }
         });
-        Servers { all: all.collect(), preferred: AtomicUsize::new(0), policy, progress }
+        Servers { all: all.collect(), preferred: AtomicUsize::new(0), policy, identity, progress }
+    }
+
+    /// The connections to a server, and their generation. After a change of the identity they are new ones: the server
+    /// would refuse the old certificate on open connections once it has expired.
+    fn pool(&self, server: &PooledServer) -> (u64, ConnectionPool) {
+        let mut pool = server.pool.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some((tls, generation)) = self.identity.as_ref().map(ClientIdentity::connector)
+            && generation != pool.0
+        {
+            *pool = (generation, new_pool(&server.endpoint, self.policy, Some(tls)));
+        }
+        pool.clone()
     }
 
     /// Sends the request until a server responds. Returns a successful response, or the final error.
@@ -119,8 +155,9 @@ impl Servers {
             ambiguous |= request.mutates && failed.may_be_applied;
             attempt += 1;
             let delay = self.delay(attempt);
-            if attempt >= self.policy.attempts_max.max(self.all.len()) || started.elapsed() + delay > window {
-                let kind = if ambiguous { Kind::Indeterminate } else { Kind::Unavailable };
+            let attempts_max = if failed.is_denied() { 0 } else { self.policy.attempts_max };
+            if attempt >= attempts_max.max(self.all.len()) || started.elapsed() + delay > window {
+                let kind = failed.final_kind(ambiguous);
                 return Err(failed.error.with_kind(kind).after(ambiguous));
             }
             tokio::time::sleep(delay).await;
@@ -148,10 +185,11 @@ impl Servers {
     async fn open_stream(&self, server: &PooledServer, request: &ApiRequest) -> Result<Incoming, Error> {
         let (sent_at, timeout) =
             (BootTime::now(), self.policy.connect_timeout + self.policy.response_timeout);
-        let sent = server.pool.request(http_request(server, request, &None)?);
+        let (generation, pool) = self.pool(server);
+        let sent = pool.request(http_request(server, request, &None)?);
         let response = tokio::time::timeout(timeout, sent).await;
         let response = response.map_err(|_| unreachable_server(server, TIMED_OUT, false).error)?;
-        let response = response.map_err(|error| unreachable_server(server, causes(&error), false).error)?;
+        let response = response.map_err(|error| self.failed_attempt(server, generation, &error).error)?;
         if response.status().is_success() {
             return Ok(response.into_body());
         }
@@ -183,7 +221,8 @@ impl Servers {
         let upload = Duration::from_millis(request.body.len() as u64 / UPLOAD_BYTES_PER_MS);
         let timeout = self.policy.connect_timeout + self.policy.response_timeout + request.wait + upload;
         let timeout = request.attempt_timeout.map_or(timeout, |max| timeout.min(max));
-        let exchanged = exchange(server, http_request, &self.progress, sent_at);
+        let (generation, pool) = self.pool(server);
+        let exchanged = self.exchange(server, (generation, &pool), http_request, sent_at);
         let response = match tokio::time::timeout(timeout, exchanged).await {
             Ok(response) => response?,
             Err(_) => return Err(unreachable_server(server, TIMED_OUT, true)),
@@ -193,12 +232,48 @@ impl Servers {
         }
         let error = error_from(server, &response);
         match error.code() {
+            // The certificate has expired or was revoked, and a new one is there already.
+            Some(Code::Unauthenticated) if self.identity_changed_since(generation) => {
+                Err(AttemptError { error: error.with_kind(Kind::Unavailable), may_be_applied: false })
+            }
             Some(Code::Draining | Code::NoSpace | Code::Moved) => {
                 Err(AttemptError { error, may_be_applied: false })
             }
             _ if response.status >= 500 => Err(AttemptError { error, may_be_applied: true }),
             _ => Ok(Err(error)),
         }
+    }
+
+    async fn exchange(
+        &self,
+        server: &PooledServer,
+        (generation, pool): (u64, &ConnectionPool),
+        request: Request<ProgressBody>,
+        sent_at: BootTime,
+    ) -> Result<ApiResponse, AttemptError> {
+        let response =
+            pool.request(request).await.map_err(|error| self.failed_attempt(server, generation, &error))?;
+        read_body(server, response, &self.progress, sent_at).await
+    }
+
+    /// Certificate errors end in the handshake: nothing was applied. A retry helps only if the identity has changed since.
+    fn failed_attempt(&self, server: &PooledServer, generation: u64, error: &PoolError) -> AttemptError {
+        match certificate_error::find(error, &server.endpoint, self.identity.as_ref()) {
+            Some(error) if self.identity_changed_since(generation) => {
+                AttemptError { error: error.with_kind(Kind::Unavailable), may_be_applied: false }
+            }
+            Some(error) => AttemptError { error, may_be_applied: false },
+            None if !server.endpoint.tls && is_no_http(error) => {
+                // A TLS server answers plain text with an alert, before it reads a request.
+                let why = "the response is no HTTP, the server may expect HTTPS; use an https:// address and an identity file";
+                unreachable_server(server, why, false)
+            }
+            None => unreachable_server(server, causes(error), !error.is_connect()),
+        }
+    }
+
+    fn identity_changed_since(&self, generation: u64) -> bool {
+        self.identity.as_ref().is_some_and(|identity| identity.changed_since(generation))
     }
 }
 
@@ -225,16 +300,9 @@ fn http_request(
     built.map_err(|error| Error::new(Kind::Invalid, format!("invalid HTTP request: {error}")))
 }
 
-async fn exchange(
-    server: &PooledServer,
-    request: Request<ProgressBody>,
-    progress: &ProgressSink,
-    sent_at: BootTime,
-) -> Result<ApiResponse, AttemptError> {
-    let response = server.pool.request(request).await;
-    let response =
-        response.map_err(|error| unreachable_server(server, causes(&error), !error.is_connect()))?;
-    read_body(server, response, progress, sent_at).await
+fn new_pool(endpoint: &Endpoint, policy: RetryPolicy, tls: Option<TlsConnector>) -> ConnectionPool {
+    let connector = Connector::new(endpoint.clone(), policy.connect_timeout, tls);
+    Pool::builder(TokioExecutor::new()).pool_timer(TokioTimer::new()).build(connector)
 }
 
 async fn read_body(
@@ -247,6 +315,17 @@ async fn read_body(
     let body = Limited::new(download(body, progress), RESPONSE_BYTES_MAX).collect().await;
     let body = body.map_err(|error| unreachable_server(server, error, true))?.to_bytes();
     Ok(ApiResponse { status: parts.status.as_u16(), headers: parts.headers, body, sent_at })
+}
+
+fn is_no_http(error: &PoolError) -> bool {
+    let mut next = error.source();
+    while let Some(cause) = next {
+        if cause.downcast_ref::<hyper::Error>().is_some_and(hyper::Error::is_parse) {
+            return true;
+        }
+        next = cause.source();
+    }
+    false
 }
 
 /// An error with its chain of sources.

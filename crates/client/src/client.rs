@@ -1,6 +1,7 @@
 //! [`Client`]: one method for each call of the API. [`Builder`]: its configuration.
 
 use std::fmt::Write as _;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -8,15 +9,15 @@ use api::requests::{self, OnExpiry, Resource};
 use api::{Code, header, path, responses};
 use hyper::Method;
 use hyper::body::Bytes;
-use identity::ClientTls;
+use identity::{ClientTls, IdentityLocation};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
-use tokio_rustls::TlsConnector;
 
 use crate::call::{ApiRequest, ApiResponse, RetryPolicy, Servers};
 use crate::clock::BootTime;
 use crate::endpoint::Endpoint;
 use crate::error::{Error, Kind};
+use crate::identity_files::{ClientIdentity, IdentitySource};
 use crate::lease::{Lease, LossReason};
 use crate::progress::{ProgressSink, TransferProgress};
 use crate::random;
@@ -32,7 +33,8 @@ pub struct Client {
 pub struct Builder {
     endpoints: Vec<String>,
     plain: bool,
-    identity: Option<ClientTls>,
+    identity: Option<IdentitySource>,
+    denylist: Option<PathBuf>,
     policy: RetryPolicy,
     progress: ProgressSink,
 }
@@ -82,9 +84,10 @@ pub struct DocumentState {
 
 impl std::fmt::Debug for Builder {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let Builder { endpoints, plain, identity, policy, progress: _ } = self;
+        let Builder { endpoints, plain, identity, denylist, policy, progress: _ } = self;
         let mut shown = f.debug_struct("Builder");
-        shown.field("endpoints", endpoints).field("plain", plain).field("identity", identity);
+        shown.field("endpoints", endpoints).field("plain", plain);
+        shown.field("identity", identity).field("denylist", denylist);
         shown.field("policy", policy).finish_non_exhaustive()
     }
 }
@@ -104,10 +107,32 @@ impl Builder {
         self
     }
 
-    /// The client's identity, for HTTPS endpoints.
+    /// The client's identity file, or a directory with `tls.crt`, `tls.key` and `ca.crt`, for HTTPS endpoints. It is read
+    /// again when it changes, so that a renewal needs no restart.
+    #[must_use]
+    pub fn identity_file(self, path: impl Into<PathBuf>) -> Builder {
+        self.identity_location(IdentityLocation::Path(path.into()))
+    }
+
+    /// The same, for an identity in files of any names.
+    #[must_use]
+    pub fn identity_location(mut self, location: IdentityLocation) -> Builder {
+        self.identity = Some(IdentitySource::Files(location));
+        self
+    }
+
+    /// File of revoked server certificates, one serial per line, in addition to those in the identity file. It is read
+    /// again when it changes. Has no effect on an identity that is no file.
+    #[must_use]
+    pub fn denylist_file(mut self, path: impl Into<PathBuf>) -> Builder {
+        self.denylist = Some(path.into());
+        self
+    }
+
+    /// The client's identity, for HTTPS endpoints, if it is not in a file. It never changes.
     #[must_use]
     pub fn identity(mut self, identity: ClientTls) -> Builder {
-        self.identity = Some(identity);
+        self.identity = Some(IdentitySource::Fixed(identity));
         self
     }
 
@@ -146,20 +171,14 @@ impl Builder {
         if endpoints.is_empty() {
             return Err(Error::new(Kind::Invalid, "no server is configured; name one, as in localhost:9341"));
         }
-        let tls = self.identity.as_ref().map(connector);
-        if let Some(endpoint) = endpoints.iter().find(|endpoint| endpoint.tls && tls.is_none()) {
+        let denylist = self.denylist;
+        let identity = self.identity.map(|source| ClientIdentity::load(source, denylist)).transpose()?;
+        if let Some(endpoint) = endpoints.iter().find(|endpoint| endpoint.tls && identity.is_none()) {
             let detail = "https needs an identity; name a client's identity file, or use an http:// address";
             return Err(Error::new(Kind::Invalid, format!("{detail}: server={endpoint}")));
         }
-        Ok(Client { servers: Arc::new(Servers::new(endpoints, self.policy, tls.as_ref(), self.progress)) })
+        Ok(Client { servers: Arc::new(Servers::new(endpoints, self.policy, identity, self.progress)) })
     }
-}
-
-/// Offers HTTP/1.1 only: it is faster than HTTP/2 for small requests.
-fn connector(identity: &ClientTls) -> TlsConnector {
-    let mut config = (*identity.config()).clone();
-    config.alpn_protocols = vec![b"http/1.1".to_vec()];
-    TlsConnector::from(Arc::new(config))
 }
 
 impl Client {
@@ -172,7 +191,14 @@ impl Client {
             // A server remembers idempotency keys for 60 s.
             window: Duration::from_secs(45),
         };
-        Builder { endpoints: Vec::new(), plain: false, identity: None, policy, progress: None }
+        Builder {
+            endpoints: Vec::new(),
+            plain: false,
+            identity: None,
+            denylist: None,
+            policy,
+            progress: None,
+        }
     }
 
     /// Acquires a lease over a key. It renews itself, and is released when it is dropped.

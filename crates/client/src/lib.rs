@@ -11,7 +11,7 @@
 //! use std::time::Duration;
 //! use lockd_client::{AcquireOptions, Client, Conditions};
 //!
-//! let client = Client::builder().plain().endpoint("127.0.0.1:9341").build()?;
+//! let client = Client::builder().identity_file("client.pem").endpoint("localhost:9341").build()?;
 //! let options = AcquireOptions { block: Duration::from_secs(60), ..AcquireOptions::default() };
 //! client
 //!     .with_lease("orders", &options, async |lease| {
@@ -23,14 +23,16 @@
 //! # }
 //! ```
 //!
-//! The modules in reading order: [`error`] classifies failures; [`endpoint`] parses server addresses, and `connect` opens
-//! connections; `call` sends requests with retries, and `progress` reports large bodies; [`client`](mod@client) has one
+//! The modules in reading order: [`error`] classifies failures; [`endpoint`] parses server addresses; `identity_files` reads
+//! the client's identity, and `certificate_error` explains refused certificates; `connect` opens connections; `call` sends requests with retries, and `progress` reports large bodies; [`client`](mod@client) has one
 //! method for each call of the API; [`lease`] renews a lease; [`agent`] has the calls for agents, [`digest`] their state
 //! across restarts, and [`events`] the event stream. `clock` is the boot clock, `random` the source of keys and jitter.
 //! [`fence`] is a crate of its own: protected resources check fencing tokens with it.
 
 pub mod error;
 pub mod endpoint;
+mod identity_files;
+mod certificate_error;
 mod connect;
 mod call;
 mod progress;
@@ -47,6 +49,7 @@ pub use client::{AcquireOptions, Builder, Client, Conditions, DocumentState};
 pub use digest::StateDigest;
 pub use error::{Error, Kind};
 pub use events::{Events, StreamItem};
+pub use identity::{ClientTls, IdentityLocation, SeparateFiles};
 pub use lease::{Lease, LossReason};
 pub use lockd_fence as fence;
 pub use progress::TransferProgress;

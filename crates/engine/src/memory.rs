@@ -79,21 +79,21 @@ impl MemoryBudget {
     }
 }
 
-/// The memory in use by a shard.
+/// The memory in use by a shard, in bytes.
 #[derive(Clone, Copy, Default)]
 struct ShardUsage {
-    lease_bytes: u64,
-    waiter_bytes: u64,
-    document_name_bytes: u64,
+    leases: u64,
+    waiters: u64,
+    document_names: u64,
 }
 
 impl ShardUsage {
     fn of(kernel: &Kernel, waiters: &Waiters) -> ShardUsage {
         let (footprint, waiting) = (kernel.footprint(), waiters.footprint());
         ShardUsage {
-            lease_bytes: footprint.lease_bytes + waiting.lease_bytes,
-            waiter_bytes: waiting.waiter_bytes,
-            document_name_bytes: footprint.document_bytes,
+            leases: footprint.lease_bytes + waiting.lease_bytes,
+            waiters: waiting.waiter_bytes,
+            document_names: footprint.document_bytes,
         }
     }
 }
@@ -123,9 +123,9 @@ impl ShardMemory {
                 counter.fetch_add(now.wrapping_sub(before), Ordering::Relaxed);
             }
         };
-        add(&state.lease_bytes, before.lease_bytes, usage.lease_bytes);
-        add(&state.waiter_bytes, before.waiter_bytes, usage.waiter_bytes);
-        add(&state.document_name_bytes, before.document_name_bytes, usage.document_name_bytes);
+        add(&state.lease_bytes, before.leases, usage.leases);
+        add(&state.waiter_bytes, before.waiters, usage.waiters);
+        add(&state.document_name_bytes, before.document_names, usage.document_names);
     }
 
     /// Whether a command is within the limits. `waits`: it may become a waiter.
@@ -176,10 +176,10 @@ impl ShardMemory {
             }
         }
         let (all, own) = (self.others(), ShardUsage::of(kernel, waiters));
-        let leases = all.lease_bytes + own.lease_bytes + bytes;
+        let leases = all.leases + own.leases + bytes;
         within("lease_bytes_max", leases, limits.lease_bytes_max, false)?;
         if waits {
-            let waiters = all.waiter_bytes + own.waiter_bytes + Waiters::bytes_of(request);
+            let waiters = all.waiters + own.waiters + Waiters::bytes_of(request);
             within("waiter_bytes_max", waiters, limits.waiter_bytes_max, false)?;
         }
         Ok(())
@@ -198,7 +198,7 @@ impl ShardMemory {
         if present.is_some() {
             return Ok(());
         }
-        let names = self.others().document_name_bytes + ShardUsage::of(kernel, waiters).document_name_bytes;
+        let names = self.others().document_names + ShardUsage::of(kernel, waiters).document_names;
         within("document_name_bytes_max", names + 1, limits.document_name_bytes_max, false)
     }
 
@@ -207,9 +207,9 @@ impl ShardMemory {
         let (state, mine) = (&self.budget.0, &self.published);
         let read = |counter: &AtomicU64, mine: u64| counter.load(Ordering::Relaxed).saturating_sub(mine);
         ShardUsage {
-            lease_bytes: read(&state.lease_bytes, mine.lease_bytes),
-            waiter_bytes: read(&state.waiter_bytes, mine.waiter_bytes),
-            document_name_bytes: read(&state.document_name_bytes, mine.document_name_bytes),
+            leases: read(&state.lease_bytes, mine.leases),
+            waiters: read(&state.waiter_bytes, mine.waiters),
+            document_names: read(&state.document_name_bytes, mine.document_names),
         }
     }
 }

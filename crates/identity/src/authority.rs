@@ -17,6 +17,7 @@ use rustls::pki_types::{PrivateKeyDer, PrivatePkcs8KeyDer, UnixTime};
 use time::OffsetDateTime;
 use zeroize::Zeroizing;
 
+use crate::anchors::TrustAnchors;
 use crate::bundle::{CaBundle, ClientBundle, ServerBundle};
 use crate::certificate::{Certificate, Name};
 use crate::error::{Error, ErrorKind};
@@ -39,6 +40,21 @@ pub enum Algorithm {
     Ed25519,
 }
 
+impl Algorithm {
+    /// The algorithm of a certificate's key, for a new key of the same kind.
+    fn of(certificate: &Certificate) -> Result<Algorithm, Error> {
+        match certificate.algorithm() {
+            "P-256" => Ok(Algorithm::P256),
+            "Ed25519" => Ok(Algorithm::Ed25519),
+            other => {
+                let what =
+                    "keys of this algorithm are not generated; make a new identity with `lockd auth new`";
+                Err(Error::invalid(format!("{what}: algorithm={other}")))
+            }
+        }
+    }
+}
+
 /// A validity period: 1 to 36,500 days.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Days(u32);
@@ -49,6 +65,13 @@ impl Days {
     /// Default for other certificates: one year.
     pub const DEFAULT: Days = Days(365);
     const MAX: u32 = 36_500;
+
+    /// The validity period of a certificate, in whole days; at least one.
+    fn of(certificate: &Certificate) -> Days {
+        let (from, until) = (certificate.not_before().as_secs(), certificate.not_after().as_secs());
+        let days = until.saturating_sub(from).saturating_sub(BACKDATED.as_secs()).div_ceil(DAY.as_secs());
+        Days(u32::try_from(days).unwrap_or(Days::MAX).clamp(1, Days::MAX))
+    }
 }
 
 impl fmt::Display for Days {
@@ -186,7 +209,7 @@ impl Authority {
             (algorithm, days),
             moment,
         )?;
-        ServerBundle::new(self.certificate().clone(), server, forwarding)
+        ServerBundle::new(self.certificate().clone().into(), server, Some(forwarding))
     }
 
     /// Issues a client's identity file.
@@ -200,7 +223,47 @@ impl Authority {
         let identity_uris = uris(role, rights);
         let client =
             self.issue(name, ExtendedKeyUsagePurpose::ClientAuth, identity_uris, (algorithm, days), moment)?;
-        ClientBundle::new(self.certificate().clone(), client)
+        ClientBundle::new(self.certificate().clone().into(), client)
+    }
+
+    /// Issues a server's certificates again: names, hosts, key algorithm, denylist and trusted CAs stay; keys, serials and
+    /// dates are new. If another CA issued the old ones, that CA stays trusted too.
+    pub fn renew_server(
+        &self,
+        old: &ServerBundle,
+        days: Option<Days>,
+        moment: &mut IssueContext,
+    ) -> Result<ServerBundle, Error> {
+        let certificate = old.server().certificate();
+        let kind = (Algorithm::of(certificate)?, days.unwrap_or_else(|| Days::of(certificate)));
+        let hosts = certificate.hosts().iter().map(|host| host.parse()).collect::<Result<Vec<Host>, _>>()?;
+        let renewed = self.issue_server(certificate.name(), &hosts, kind, moment)?;
+        let renewed =
+            renewed.with_anchors(self.anchors_after(old.anchors())?)?.with_denylist(old.denylist().clone());
+        let key = old.ca_key().filter(|_| old.ca() == self.certificate());
+        Ok(key.into_iter().cloned().fold(renewed, ServerBundle::with_ca_key))
+    }
+
+    /// Issues a client's certificate again: name, role, rights, key algorithm, denylist and trusted CAs stay; key, serial
+    /// and dates are new. If another CA issued the old one, that CA stays trusted too.
+    pub fn renew_client(
+        &self,
+        old: &ClientBundle,
+        days: Option<Days>,
+        moment: &mut IssueContext,
+    ) -> Result<ClientBundle, Error> {
+        let certificate = old.client().certificate();
+        let kind = (Algorithm::of(certificate)?, days.unwrap_or_else(|| Days::of(certificate)));
+        let identity = old.identity();
+        let who = (identity.role, &identity.rights);
+        let renewed = self.issue_client(&identity.name, who, kind, moment)?;
+        let renewed = renewed.with_anchors(self.anchors_after(old.anchors())?)?;
+        Ok(renewed.with_denylist(old.denylist().clone()))
+    }
+
+    /// This CA first, then those that were trusted before.
+    fn anchors_after(&self, old: &TrustAnchors) -> Result<TrustAnchors, Error> {
+        TrustAnchors::new(self.certificate().clone(), old.iter().cloned())
     }
 
     fn issue(

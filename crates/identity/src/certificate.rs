@@ -1,7 +1,8 @@
 //! A parsed certificate.
 //!
 //! **Invariant.** A [`Certificate`] has one purpose: CA, server or client. Certificates for both sides, for neither, or for
-//! any purpose are refused, so that a stolen server certificate cannot be used as a client's.
+//! any purpose are refused, so that a stolen server certificate cannot be used as a client's. The exception is a workload:
+//! SPIFFE issuers write both purposes, so such a certificate is never a server's, and a client's only if its id is mapped.
 //!
 //! **What is absent.** Verification of issuer and validity. See [`crate::trust`].
 
@@ -13,12 +14,13 @@ use std::time::Duration;
 use rustls::pki_types::{CertificateDer, UnixTime};
 use x509_parser::certificate::X509Certificate;
 use x509_parser::error::X509Error;
-use x509_parser::extensions::GeneralName;
+use x509_parser::extensions::{GeneralName, ParsedExtension};
 use x509_parser::prelude::FromDer;
 use x509_parser::x509::SubjectPublicKeyInfo;
 
 use crate::error::Error;
 use crate::serial::Serial;
+use crate::spiffe::SCHEME;
 
 /// The purpose of a certificate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -29,6 +31,8 @@ pub enum Purpose {
     Server,
     /// A client (`ClientAuth`).
     Client,
+    /// A workload of a SPIFFE issuer (`ServerAuth` and `ClientAuth`).
+    Workload,
 }
 
 impl fmt::Display for Purpose {
@@ -37,6 +41,7 @@ impl fmt::Display for Purpose {
             Purpose::Authority => "CA",
             Purpose::Server => "ServerAuth",
             Purpose::Client => "ClientAuth",
+            Purpose::Workload => "ServerAuth and ClientAuth",
         })
     }
 }
@@ -79,6 +84,7 @@ impl FromStr for Name {
 pub struct Certificate {
     der: CertificateDer<'static>,
     name: Name,
+    has_common_name: bool,
     serial: Serial,
     purpose: Purpose,
     not_before: UnixTime,
@@ -87,6 +93,8 @@ pub struct Certificate {
     uris: Vec<String>,
     public_key: Vec<u8>,
     algorithm: &'static str,
+    key_id: Option<Vec<u8>>,
+    issuer_key_id: Option<Vec<u8>>,
 }
 
 impl Certificate {
@@ -98,18 +106,24 @@ impl Certificate {
             return Err(malformed(&"trailing bytes"));
         }
         let (hosts, uris) = alternative_names(&x509)?;
+        let common_name = common_name(&x509)?;
+        let has_common_name = common_name.is_some();
+        let name = common_name.or_else(|| substitute_name(&uris, &hosts));
         Ok(Certificate {
             der: CertificateDer::from(der.to_vec()),
-            name: common_name(&x509)?,
+            name: name.ok_or_else(|| Error::invalid(NO_NAME))?,
+            has_common_name,
             serial: Serial::from_bytes(x509.raw_serial())
                 .ok_or_else(|| Error::invalid("the certificate's serial is 0, or over 20 bytes"))?,
-            purpose: purpose(&x509)?,
+            purpose: purpose(&x509, spiffe_id(&uris).is_some())?,
             not_before: unix_time(x509.validity().not_before.timestamp()),
             not_after: unix_time(x509.validity().not_after.timestamp()),
             hosts,
             uris,
             public_key: x509.public_key().raw.to_vec(),
             algorithm: algorithm(x509.public_key()),
+            key_id: key_id(&x509),
+            issuer_key_id: issuer_key_id(&x509),
         })
     }
 
@@ -118,7 +132,7 @@ impl Certificate {
         &self.der
     }
 
-    /// The common name.
+    /// The common name; without one, the SPIFFE id or the first host.
     pub fn name(&self) -> &Name {
         &self.name
     }
@@ -153,6 +167,26 @@ impl Certificate {
         self.algorithm
     }
 
+    /// Whether the name is a common name, and so can be an identity.
+    pub(crate) fn has_common_name(&self) -> bool {
+        self.has_common_name
+    }
+
+    /// The SPIFFE id, if there is exactly one.
+    pub(crate) fn spiffe_id(&self) -> Option<&str> {
+        spiffe_id(&self.uris)
+    }
+
+    /// Identifies the certificate's own key, in certificates that it issues.
+    pub(crate) fn key_id(&self) -> Option<&[u8]> {
+        self.key_id.as_deref()
+    }
+
+    /// Identifies the key that signed this certificate.
+    pub(crate) fn issuer_key_id(&self) -> Option<&[u8]> {
+        self.issuer_key_id.as_deref()
+    }
+
     pub(crate) fn uris(&self) -> &[String] {
         &self.uris
     }
@@ -169,21 +203,57 @@ impl fmt::Debug for Certificate {
     }
 }
 
+fn key_id(x509: &X509Certificate<'_>) -> Option<Vec<u8>> {
+    x509.extensions().iter().find_map(|extension| match extension.parsed_extension() {
+        ParsedExtension::SubjectKeyIdentifier(id) => Some(id.0.to_vec()),
+        _ => None,
+    })
+}
+
+fn issuer_key_id(x509: &X509Certificate<'_>) -> Option<Vec<u8>> {
+    x509.extensions().iter().find_map(|extension| match extension.parsed_extension() {
+        ParsedExtension::AuthorityKeyIdentifier(issuer) => {
+            issuer.key_identifier.as_ref().map(|id| id.0.to_vec())
+        }
+        _ => None,
+    })
+}
+
 fn extension_error(error: &X509Error) -> Error {
     Error::invalid(format!("the certificate's extensions cannot be read: {error}"))
 }
 
-fn common_name(x509: &X509Certificate<'_>) -> Result<Name, Error> {
+const NO_NAME: &str = "a certificate must have one common name: it is the identity";
+
+/// `None` if there is none.
+fn common_name(x509: &X509Certificate<'_>) -> Result<Option<Name>, Error> {
     let mut names = x509.subject().iter_common_name();
     match (names.next(), names.next()) {
         (Some(name), None) => {
-            name.as_str().map_err(|_| Error::invalid("the common name is no text"))?.parse()
+            let text = name.as_str().map_err(|_| Error::invalid("the common name is no text"))?;
+            text.parse().map(Some)
         }
-        _ => Err(Error::invalid("a certificate must have one common name: it is the identity")),
+        (None, _) => Ok(None),
+        (Some(_), Some(_)) => Err(Error::invalid(NO_NAME)),
     }
 }
 
-fn purpose(x509: &X509Certificate<'_>) -> Result<Purpose, Error> {
+/// A name to show: the end of the SPIFFE id, or the first host.
+fn substitute_name(uris: &[String], hosts: &[String]) -> Option<Name> {
+    let text = spiffe_id(uris).or(hosts.first().map(String::as_str))?;
+    let excess = text.chars().count().saturating_sub(Name::CHARS_MAX);
+    text.chars().skip(excess).collect::<String>().parse().ok()
+}
+
+fn spiffe_id(uris: &[String]) -> Option<&str> {
+    let mut ids = uris.iter().filter(|uri| uri.starts_with(SCHEME));
+    match (ids.next(), ids.next()) {
+        (Some(id), None) => Some(id),
+        _ => None,
+    }
+}
+
+fn purpose(x509: &X509Certificate<'_>, has_spiffe_id: bool) -> Result<Purpose, Error> {
     if x509.basic_constraints().map_err(|error| extension_error(&error))?.is_some_and(|found| found.value.ca)
     {
         let usage = x509.key_usage().map_err(|error| extension_error(&error))?;
@@ -200,6 +270,7 @@ fn purpose(x509: &X509Certificate<'_>) -> Result<Purpose, Error> {
     match usage {
         (false, true, false) => Ok(Purpose::Server),
         (false, false, true) => Ok(Purpose::Client),
+        (false, true, true) if has_spiffe_id => Ok(Purpose::Workload),
         (false, false, false) => Err(Error::invalid(
             "the certificate is for nothing: it needs the extended key usage ServerAuth or ClientAuth",
         )),

@@ -38,9 +38,14 @@ impl Error {
         Error { kind, message: message.into() }
     }
 
-    /// A file, a certificate or a text is invalid.
+    /// A file, a certificate, a setting or a text is invalid.
     pub fn invalid(message: impl Into<String>) -> Error {
         Error::new(ErrorKind::Invalid, message)
+    }
+
+    /// A file that should be there is not.
+    pub fn missing(message: impl Into<String>) -> Error {
+        Error::new(ErrorKind::NotFound, message)
     }
 
     /// An I/O error on a file or directory.

@@ -1,11 +1,13 @@
 //! Reads identity files, and writes them atomically with mode 0600.
 //!
 //! **Invariant.** A file appears under its name complete and synced, with mode 0600. An existing file is replaced only on
-//! request. Files that belong together are all checked and staged before the first one is published.
+//! request, and its replacement has the owner, group and mode of the file before: a command of root must not take the
+//! file away from the service's user. Files that belong together are all checked and staged before the first one is
+//! published.
 
-use std::fs::{self, File, OpenOptions, TryLockError};
+use std::fs::{self, File, Metadata, OpenOptions, Permissions, TryLockError};
 use std::io::{self, Read, Write};
-use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt, fchown};
 use std::path::{Path, PathBuf};
 
 use zeroize::Zeroizing;
@@ -15,7 +17,7 @@ use crate::serial::Serial;
 
 /// Maximum size of an identity file or denylist, in bytes.
 const BYTES_MAX: u64 = 16 * 1024 * 1024;
-const OWNER_ONLY: u32 = 0o600;
+pub(crate) const OWNER_ONLY: u32 = 0o600;
 
 /// What to do with an existing file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -114,7 +116,11 @@ impl StagedFile {
         let mut options = OpenOptions::new();
         let mut handle = options.write(true).create_new(true).mode(OWNER_ONLY).open(&temp).map_err(failed)?;
         let staged = StagedFile { temp, target };
-        handle.write_all(text.as_bytes()).and_then(|()| handle.sync_all()).map_err(failed)?;
+        handle.write_all(text.as_bytes()).map_err(failed)?;
+        if let Ok(replaced) = fs::metadata(&staged.target) {
+            keep_access(&handle, &replaced).map_err(|cause| access_error(path, &cause))?;
+        }
+        handle.sync_all().map_err(failed)?;
         Ok(staged)
     }
 
@@ -141,12 +147,25 @@ impl Drop for StagedFile {
     }
 }
 
+/// Gives a new file the owner, group and mode of the file that it replaces.
+fn keep_access(handle: &File, replaced: &Metadata) -> io::Result<()> {
+    let new = handle.metadata()?;
+    if (new.uid(), new.gid()) != (replaced.uid(), replaced.gid()) {
+        fchown(handle, Some(replaced.uid()), Some(replaced.gid()))?;
+    }
+    handle.set_permissions(Permissions::from_mode(replaced.mode() & 0o777))
+}
+
+fn access_error(path: &Path, cause: &io::Error) -> Error {
+    Error::io("the file's owner cannot be kept; run this as its owner or as root", path, cause)
+}
+
 fn already_exists(path: &Path) -> Error {
     let what = "the file exists; choose another name, or replace it with --force";
     Error::new(ErrorKind::Exists, format!("{what}: file={}", path.display()))
 }
 
-fn parent(path: &Path) -> PathBuf {
+pub(crate) fn parent(path: &Path) -> PathBuf {
     match path.parent() {
         Some(parent) if parent.as_os_str().is_empty() => PathBuf::from("."),
         Some(parent) => parent.to_path_buf(),

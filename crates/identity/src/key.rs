@@ -69,6 +69,8 @@ impl fmt::Debug for PrivateKey {
 pub struct KeyedCertificate {
     certificate: Certificate,
     key: PrivateKey,
+    /// Certificates of intermediate CAs, from the issuer upwards.
+    intermediates: Vec<Certificate>,
 }
 
 impl KeyedCertificate {
@@ -77,7 +79,13 @@ impl KeyedCertificate {
             let what = "the private key is not that of the certificate";
             return Err(Error::invalid(format!("{what}: cn={}", certificate.name())));
         }
-        Ok(KeyedCertificate { certificate, key })
+        Ok(KeyedCertificate { certificate, key, intermediates: Vec::new() })
+    }
+
+    /// Presents these certificates of intermediate CAs too, from the issuer upwards.
+    #[must_use]
+    pub(crate) fn with_intermediates(self, intermediates: Vec<Certificate>) -> KeyedCertificate {
+        KeyedCertificate { intermediates, ..self }
     }
 
     /// The certificate.
@@ -89,10 +97,15 @@ impl KeyedCertificate {
         &self.key
     }
 
+    pub(crate) fn intermediates(&self) -> &[Certificate] {
+        &self.intermediates
+    }
+
     /// The form that rustls needs.
     pub(crate) fn certified(&self) -> Arc<CertifiedKey> {
         let signing = self.key.signing().expect("checked when the key was parsed");
-        Arc::new(CertifiedKey::new(vec![self.certificate.der().clone()], signing))
+        let chain = [&self.certificate].into_iter().chain(&self.intermediates);
+        Arc::new(CertifiedKey::new(chain.map(|one| one.der().clone()).collect(), signing))
     }
 }
 

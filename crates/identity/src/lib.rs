@@ -9,35 +9,44 @@
 //!
 //! The modules in reading order: [`rights`] is what an identity may do; [`serial`] and [`denylist`] are revocation;
 //! [`certificate`] parses a certificate, [`peer`] the identity in it; [`key`] holds private keys, [`seal`] encrypts the
-//! CA's; [`trust`] verifies a certificate; [`bundle`] is the three kinds of identity file, built from the PEM sections of
-//! `section`; [`authority`] issues certificates; [`file`](mod@file) reads and writes identity files; [`tls`] configures
-//! TLS with them.
+//! CA's; [`anchors`] is the CAs that a file trusts, and [`trust`] verifies a certificate against them; [`bundle`] is the
+//! three kinds of identity file, built from the PEM sections of `section`; [`authority`] issues and renews certificates;
+//! [`file`](mod@file) reads and writes identity files, [`location`] finds them, and [`issued`] is the record of what was
+//! issued; [`spiffe`] maps foreign ids to identities; [`tls`] configures TLS.
 
 pub mod error;
 pub mod rights;
 pub mod serial;
 pub mod denylist;
+pub mod spiffe;
 pub mod certificate;
 pub mod peer;
 pub mod key;
 pub mod seal;
+pub mod anchors;
 pub mod trust;
 mod section;
 pub mod bundle;
 pub mod authority;
 pub mod file;
+pub mod location;
+pub mod issued;
 pub mod tls;
 
+pub use anchors::TrustAnchors;
 pub use authority::{Algorithm, Authority, Days, Host, IssueContext};
 pub use bundle::{CaBundle, ClientBundle, ServerBundle};
 pub use certificate::{Certificate, Name, Purpose};
 pub use denylist::{CertificateRefusal, Denylist, SharedDenylist};
 pub use error::{Error, ErrorKind};
+pub use issued::{IssuedCertificate, IssuedKind, IssuedRecord};
 pub use key::{CaKey, KeyedCertificate, PrivateKey};
+pub use location::{IdentityLocation, SeparateFiles};
 pub use peer::PeerIdentity;
 pub use rights::{NamespaceRights, Right, RightSet, Rights, RightsScope, Role};
 pub use rustls::pki_types::UnixTime;
 pub use seal::{Cost, Passphrase};
 pub use serial::Serial;
-pub use tls::{ClientTls, RefusalObserver, ServerTls};
+pub use spiffe::SpiffeMap;
+pub use tls::{ClientTls, RefusalObserver, ServerTls, ServerUpdate};
 pub use zeroize::Zeroizing;

@@ -262,6 +262,18 @@ impl Rights {
             || self.namespaces.get(namespace).is_some_and(|rights| rights.contains(right))
     }
 
+    /// The entries in the form of a certificate's URIs, separated by commas.
+    pub(crate) fn to_list(&self) -> String {
+        let entries = self.iter().map(|one| one.to_uri());
+        entries.map(|uri| uri[NAMESPACE_PREFIX.len()..].to_string()).collect::<Vec<_>>().join(",")
+    }
+
+    /// Parses the form of [`Rights::to_list`].
+    pub(crate) fn from_list(list: &str) -> Result<Rights, Error> {
+        let entries = list.split(',').filter(|entry| !entry.is_empty());
+        Rights::new(entries.map(NamespaceRights::from_uri_tail).collect::<Result<Vec<_>, _>>()?)
+    }
+
     /// All entries, `*` first.
     pub fn iter(&self) -> impl Iterator<Item = NamespaceRights> {
         let anywhere = (self.anywhere != RightSet::NONE)
@@ -278,6 +290,11 @@ impl Rights {
 pub(crate) fn to_uris(role: Role, rights: &Rights) -> Vec<String> {
     let namespaces = rights.iter().map(|one| one.to_uri());
     [format!("{ROLE_PREFIX}{role}")].into_iter().chain(namespaces).collect()
+}
+
+/// Whether a certificate's URIs say anything about lockd.
+pub(crate) fn is_ours(uris: &[String]) -> bool {
+    uris.iter().any(|uri| uri.starts_with(PREFIX))
 }
 
 /// Role and rights from a certificate's URIs. Foreign URIs are ignored; every `lockd:` URI must be understood.

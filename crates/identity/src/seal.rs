@@ -39,12 +39,24 @@ const BYTES_MAX: usize = 16 * 1024;
 pub struct Passphrase(Zeroizing<String>);
 
 impl Passphrase {
+    /// Minimum number of characters for a new key.
+    pub const CHARS_MIN: usize = 12;
+
     /// Refuses an empty one.
     pub fn new(text: Zeroizing<String>) -> Result<Passphrase, Error> {
         if text.is_empty() {
             return Err(Error::invalid("the passphrase is empty"));
         }
         Ok(Passphrase(text))
+    }
+
+    /// Refuses a passphrase that is too short for a new key. An existing key keeps the one that it has.
+    pub fn check_length(&self) -> Result<(), Error> {
+        if self.0.chars().count() < Passphrase::CHARS_MIN {
+            let why = "the passphrase is too short: a copy of the CA's file lets it be guessed offline";
+            return Err(Error::invalid(format!("{why}: characters_min={}", Passphrase::CHARS_MIN)));
+        }
+        Ok(())
     }
 }
 

@@ -52,6 +52,20 @@ impl Sections {
         Ok(sections)
     }
 
+    /// A certificate, followed by those of intermediate CAs, with its key from another text.
+    pub(crate) fn keyed_chain(certificates: &str, key: &str) -> Result<KeyedCertificate, Error> {
+        let mut chain = Sections::parse(certificates)?.certificates.into_iter();
+        let own = chain.next().ok_or_else(|| Error::invalid("no certificate in the file"))?;
+        let intermediates: Vec<Certificate> = chain.collect();
+        if let Some(other) = intermediates.iter().find(|other| other.purpose() != Purpose::Authority) {
+            let what = "only certificates of intermediate CAs may follow the first one";
+            return Err(Error::invalid(format!("{what}: cn={}", other.name())));
+        }
+        let key =
+            Sections::parse(key)?.keys.pop().ok_or_else(|| Error::invalid("no private key in the file"))?;
+        Ok(KeyedCertificate::new(own, key)?.with_intermediates(intermediates))
+    }
+
     fn add(&mut self, section: Pem) -> Result<(), Error> {
         let label = section.tag().to_string();
         let bytes = section.into_contents();
@@ -76,6 +90,25 @@ impl Sections {
 
     pub(crate) fn take_ca(&mut self) -> Result<Certificate, Error> {
         self.take_certificate(Purpose::Authority, "CA certificate")
+    }
+
+    /// All CA certificates; at least one.
+    pub(crate) fn take_cas(&mut self) -> Result<Vec<Certificate>, Error> {
+        let is_ca = |certificate: &Certificate| certificate.purpose() == Purpose::Authority;
+        let (found, rest) = std::mem::take(&mut self.certificates).into_iter().partition(is_ca);
+        self.certificates = rest;
+        let found: Vec<Certificate> = found;
+        if found.is_empty() {
+            let what = format!("no CA certificate in the file: it needs one for {}", Purpose::Authority);
+            return Err(Error::invalid(what));
+        }
+        Ok(found)
+    }
+
+    /// The certificates that are no CA's.
+    pub(crate) fn take_leaves(self) -> Vec<Certificate> {
+        let is_leaf = |certificate: &Certificate| certificate.purpose() != Purpose::Authority;
+        self.certificates.into_iter().filter(is_leaf).collect()
     }
 
     /// The only certificate for that purpose, with its key.
@@ -149,6 +182,10 @@ impl PemWriter {
     pub(crate) fn certificate(mut self, certificate: &Certificate) -> PemWriter {
         self.section(CERTIFICATE, certificate.der());
         self
+    }
+
+    pub(crate) fn certificates(self, certificates: &[Certificate]) -> PemWriter {
+        certificates.iter().fold(self, PemWriter::certificate)
     }
 
     pub(crate) fn keyed(self, keyed: &KeyedCertificate) -> PemWriter {

@@ -1,13 +1,14 @@
 //! TLS configurations from identity files: for servers, for clients, and for servers that forward to other servers.
 //!
-//! A server requires a client certificate that the CA issued for clients and that is not revoked. A client checks the
-//! same of the server's certificate, and never its hostname. Certificates can be replaced while connections are open:
-//! later handshakes use the new one.
+//! A server requires a client certificate that a trusted CA issued for clients and that is not revoked. A client checks
+//! the same of the server's certificate, and never its hostname. A server's certificate and its CAs can be replaced while
+//! connections are open: later handshakes use the new ones.
 //!
 //! **What is absent.** Sockets. Checks after the handshake: a resumed session calls no verifier, and open connections
-//! outlive revocation and expiry, so a server also calls [`SharedDenylist::check`] for every request.
+//! outlive revocation, expiry and the removal of a CA, so a server also calls [`SharedDenylist::check`] and
+//! [`ServerTls::distrusts`] for every request.
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use arc_swap::ArcSwap;
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
@@ -22,94 +23,166 @@ use rustls::{
     CertificateError, ClientConfig, DigitallySignedStruct, DistinguishedName, ServerConfig, SignatureScheme,
 };
 
+use crate::anchors::TrustAnchors;
 use crate::bundle::{ClientBundle, ServerBundle};
 use crate::certificate::Certificate;
 use crate::denylist::{CertificateRefusal, Denylist, SharedDenylist};
 use crate::error::Error;
 use crate::key::KeyedCertificate;
+use crate::peer::PeerIdentity;
 use crate::serial::Serial;
+use crate::spiffe::SpiffeMap;
 use crate::trust::{Trust, provider};
 
 /// The offered protocols, in order of preference.
 const ALPN: [&[u8]; 2] = [b"h2", b"http/1.1"];
 
-/// TLS for a server.
+/// TLS for a server. Clones share everything, replacements included.
 #[derive(Clone, Debug)]
-pub struct ServerTls {
-    config: Arc<ServerConfig>,
+pub struct ServerTls(Arc<ServerState>);
+
+#[derive(Debug)]
+struct ServerState {
     certificate: Arc<OwnCertificate>,
+    accepting: ArcSwap<Accepting>,
+    denylist: Arc<SharedDenylist>,
+    spiffe: Arc<ArcSwap<SpiffeMap>>,
+    observer: Arc<OnceLock<RefusalObserver>>,
+    clock: Arc<dyn TimeProvider>,
+}
+
+/// The clients that are accepted, and how.
+#[derive(Debug)]
+struct Accepting {
+    config: Arc<ServerConfig>,
+    anchors: TrustAnchors,
+    /// Key ids of CAs that were trusted before.
+    distrusted: Vec<Vec<u8>>,
 }
 
 impl ServerTls {
-    /// Uses the bundle's certificate and CA, and reads the shared denylist at each handshake. The bundle's own denylist
+    /// Uses the bundle's certificate and CAs, and reads the shared denylist at each handshake. The bundle's own denylist
     /// applies only if the caller has added it to the shared one.
     pub fn new(
         bundle: &ServerBundle,
         denylist: Arc<SharedDenylist>,
         clock: Arc<dyn TimeProvider>,
     ) -> Result<ServerTls, Error> {
-        ServerTls::with_observer(bundle, denylist, clock, RefusalObserver::default())
+        let certificate = Arc::new(OwnCertificate::new(bundle.server()));
+        let anchors = bundle.anchors().clone();
+        let (spiffe, observer) = (Arc::default(), Arc::default());
+        let verifier = ClientVerifier::new(&anchors, &denylist, &spiffe, &observer)?;
+        let config = server_config(verifier, &certificate, &clock);
+        let accepting = ArcSwap::from_pointee(Accepting { config, anchors, distrusted: Vec::new() });
+        Ok(ServerTls(Arc::new(ServerState { certificate, accepting, denylist, spiffe, observer, clock })))
     }
 
-    /// Like [`ServerTls::new`]; the observer gets the serial of every certificate that is refused.
-    pub fn with_observer(
-        bundle: &ServerBundle,
-        denylist: Arc<SharedDenylist>,
-        clock: Arc<dyn TimeProvider>,
-        observer: RefusalObserver,
-    ) -> Result<ServerTls, Error> {
-        let certificate = Arc::new(OwnCertificate::new(bundle.ca(), bundle.server()));
-        let trust = Trust::in_ca(bundle.ca())?;
-        let verifier = Arc::new(ClientVerifier { trust, denylist, observer });
-        let mut config = ServerConfig::builder_with_details(provider(), clock)
-            .with_safe_default_protocol_versions()
-            .expect("the provider supports the default protocol versions")
-            .with_client_cert_verifier(verifier)
-            .with_cert_resolver(Arc::<OwnCertificate>::clone(&certificate));
-        config.alpn_protocols = alpn();
-        Ok(ServerTls { config: Arc::new(config), certificate })
+    /// Reports the serial of every client certificate that is refused from now on. Only the first observer counts.
+    pub fn observe_refusals(&self, observer: RefusalObserver) {
+        let _ = self.0.observer.set(observer);
     }
 
-    /// The configuration for a TLS acceptor.
+    /// Maps SPIFFE ids to identities at every handshake from now on. No id is mapped by default.
+    pub fn map_spiffe_ids(&self, map: SpiffeMap) {
+        self.0.spiffe.store(Arc::new(map));
+    }
+
+    /// The identity of a connection's peer, from its verified certificate chain.
+    pub fn peer(&self, chain: &[CertificateDer<'_>]) -> Result<PeerIdentity, Error> {
+        PeerIdentity::from_chain(chain, &self.0.spiffe.load())
+    }
+
+    /// The configuration for the next handshake of a TLS acceptor.
     pub fn config(&self) -> Arc<ServerConfig> {
-        Arc::clone(&self.config)
+        Arc::clone(&self.0.accepting.load().config)
     }
 
-    /// Checks a bundle that is to replace the current one. Changes nothing: [`CertificateUpdate::install`] does.
+    /// Whether the peer's certificate was issued by a CA that has been removed since. Call it for every request.
     ///
-    /// Refuses another CA, which needs a restart: sessions of the old CA's clients would survive. Refuses a new
-    /// certificate that no client would accept: not valid now, or on `denylist`, which is to be installed with it.
-    pub fn prepare(
-        &self,
-        bundle: &ServerBundle,
-        denylist: &Denylist,
-    ) -> Result<CertificateUpdate<'_>, Error> {
-        let update = self.certificate.prepare(bundle.ca(), bundle.server())?;
+    /// A certificate below an intermediate CA does not name the removed one: its connection ends when the peer
+    /// reconnects.
+    pub fn distrusts(&self, peer: &PeerIdentity) -> bool {
+        let accepting = self.0.accepting.load();
+        !accepting.distrusted.is_empty()
+            && peer.issuer_key_id.as_ref().is_some_and(|id| accepting.distrusted.contains(id))
+    }
+
+    /// Checks a bundle that is to replace the current one. Changes nothing: [`ServerUpdate::install`] does.
+    ///
+    /// CAs may be added and removed; a file that shares no CA with the current one is refused, because it would lock out
+    /// every client. Refuses a new certificate that no client would accept: not valid now, or on `denylist`, which is to
+    /// be installed with it.
+    pub fn prepare(&self, bundle: &ServerBundle, denylist: &Denylist) -> Result<ServerUpdate<'_>, Error> {
+        let state = &*self.0;
+        let accepting = state.next_accepting(bundle.anchors())?;
         let certificate = bundle.server().certificate();
         // A reload for a revocation alone must not fail because the certificate in use has expired.
-        if !self.certificate.is_current(certificate) {
-            let now = self.config.time_provider.current_time();
+        if !state.certificate.is_current(certificate) {
+            let now = state.clock.current_time();
             let now = now.ok_or_else(|| Error::invalid("the clock cannot be read"))?;
-            Trust::in_ca(bundle.ca())?.check_at(certificate, now)?;
+            Trust::in_anchors(bundle.anchors())?.check_at(bundle.server(), now)?;
             if denylist.contains(certificate.serial()) {
                 return Err(Error::invalid(CertificateRefusal::Revoked(certificate.serial()).to_string()));
             }
         }
-        Ok(update)
+        Ok(ServerUpdate { state, certificate: bundle.server().certified(), accepting })
     }
 }
 
-/// A checked certificate that is not in use yet. Dropping it changes nothing.
-#[must_use]
-pub struct CertificateUpdate<'a> {
-    certificate: &'a OwnCertificate,
-    next: Arc<CertifiedKey>,
+impl ServerState {
+    /// `None` if the CAs stay the same: sessions can be resumed then. A new configuration resumes none, so every client
+    /// is verified against the new CAs.
+    fn next_accepting(&self, anchors: &TrustAnchors) -> Result<Option<Accepting>, Error> {
+        let current = self.accepting.load();
+        if current.anchors.iter().all(|ca| anchors.contains(ca))
+            && anchors.iter().all(|ca| current.anchors.contains(ca))
+        {
+            return Ok(None);
+        }
+        if !anchors.iter().any(|ca| current.anchors.contains(ca)) {
+            let what = "the new file has another CA, which no client trusts; add it first with `lockd auth trust`, or restart the server";
+            let ca = anchors.issuer();
+            return Err(Error::invalid(format!("{what}: cn={} serial={}", ca.name(), ca.serial())));
+        }
+        let trusted = |id: &[u8]| anchors.iter().any(|ca| ca.key_id() == Some(id));
+        let before = current.anchors.iter().filter_map(Certificate::key_id).map(<[u8]>::to_vec);
+        let mut distrusted: Vec<Vec<u8>> = before.chain(current.distrusted.iter().cloned()).collect();
+        distrusted.retain(|id| !trusted(id));
+        let verifier = ClientVerifier::new(anchors, &self.denylist, &self.spiffe, &self.observer)?;
+        let config = server_config(verifier, &self.certificate, &self.clock);
+        Ok(Some(Accepting { config, anchors: anchors.clone(), distrusted }))
+    }
 }
 
-impl CertificateUpdate<'_> {
-    /// Uses the certificate for every handshake from now on. Cannot fail.
+fn server_config(
+    verifier: ClientVerifier,
+    certificate: &Arc<OwnCertificate>,
+    clock: &Arc<dyn TimeProvider>,
+) -> Arc<ServerConfig> {
+    let mut config = ServerConfig::builder_with_details(provider(), Arc::clone(clock))
+        .with_safe_default_protocol_versions()
+        .expect("the provider supports the default protocol versions")
+        .with_client_cert_verifier(Arc::new(verifier))
+        .with_cert_resolver(Arc::<OwnCertificate>::clone(certificate));
+    config.alpn_protocols = alpn();
+    Arc::new(config)
+}
+
+/// A checked certificate and CAs that are not in use yet. Dropping it changes nothing.
+#[must_use]
+pub struct ServerUpdate<'a> {
+    state: &'a ServerState,
+    certificate: Arc<CertifiedKey>,
+    accepting: Option<Accepting>,
+}
+
+impl ServerUpdate<'_> {
+    /// Uses them for every handshake from now on. Cannot fail.
     pub fn install(self) {
-        self.certificate.current.store(self.next);
+        self.state.certificate.current.store(self.certificate);
+        if let Some(accepting) = self.accepting {
+            self.state.accepting.store(Arc::new(accepting));
+        }
     }
 }
 
@@ -117,14 +190,23 @@ impl CertificateUpdate<'_> {
 #[derive(Clone, Debug)]
 pub struct ClientTls {
     config: Arc<ClientConfig>,
-    certificate: Arc<OwnCertificate>,
+    certificate: Certificate,
 }
 
 impl ClientTls {
-    /// TLS of a client. It has no denylist.
+    /// TLS of a client. Servers on the bundle's denylist are refused.
     pub fn new(bundle: &ClientBundle, clock: Arc<dyn TimeProvider>) -> Result<ClientTls, Error> {
-        let none_revoked = Arc::new(SharedDenylist::new(Denylist::default()));
-        ClientTls::build(bundle.ca(), bundle.client(), none_revoked, clock)
+        ClientTls::with_denylist(bundle, &Denylist::default(), clock)
+    }
+
+    /// The same; servers on this list are refused too.
+    pub fn with_denylist(
+        bundle: &ClientBundle,
+        denylist: &Denylist,
+        clock: Arc<dyn TimeProvider>,
+    ) -> Result<ClientTls, Error> {
+        let revoked = Arc::new(SharedDenylist::new(bundle.denylist().union(denylist)));
+        ClientTls::build(bundle.anchors(), bundle.client(), revoked, clock)
     }
 
     /// TLS of a server that forwards requests to another server: it presents its forwarding certificate, and refuses
@@ -134,9 +216,17 @@ impl ClientTls {
         denylist: Arc<SharedDenylist>,
         clock: Arc<dyn TimeProvider>,
     ) -> Result<ClientTls, Error> {
-        let mut tls = ClientTls::build(bundle.ca(), bundle.forwarding(), denylist, clock)?;
+        let own = bundle
+            .forwarding()
+            .ok_or_else(|| Error::invalid("the server has no certificate for forwarding"))?;
+        let mut tls = ClientTls::build(bundle.anchors(), own, denylist, clock)?;
         Arc::make_mut(&mut tls.config).resumption = Resumption::disabled();
         Ok(tls)
+    }
+
+    /// The certificate that the client presents.
+    pub fn certificate(&self) -> &Certificate {
+        &self.certificate
     }
 
     /// The configuration for a TLS connector. The server name is not verified.
@@ -144,52 +234,37 @@ impl ClientTls {
         Arc::clone(&self.config)
     }
 
-    /// Presents another certificate of the same CA from now on.
-    pub fn replace(&self, bundle: &ClientBundle) -> Result<(), Error> {
-        self.certificate.prepare(bundle.ca(), bundle.client()).map(CertificateUpdate::install)
-    }
-
     fn build(
-        ca: &Certificate,
+        anchors: &TrustAnchors,
         own: &KeyedCertificate,
         denylist: Arc<SharedDenylist>,
         clock: Arc<dyn TimeProvider>,
     ) -> Result<ClientTls, Error> {
-        let certificate = Arc::new(OwnCertificate::new(ca, own));
-        let verifier = Arc::new(ServerVerifier { trust: Trust::in_ca(ca)?, denylist });
+        let verifier = Arc::new(ServerVerifier { trust: Trust::in_anchors(anchors)?, denylist });
         let mut config = ClientConfig::builder_with_details(provider(), clock)
             .with_safe_default_protocol_versions()
             .expect("the provider supports the default protocol versions")
             .dangerous()
             .with_custom_certificate_verifier(verifier)
-            .with_client_cert_resolver(Arc::<OwnCertificate>::clone(&certificate));
+            .with_client_cert_resolver(Arc::new(OwnCertificate::new(own)));
         config.alpn_protocols = alpn();
-        Ok(ClientTls { config: Arc::new(config), certificate })
+        Ok(ClientTls { config: Arc::new(config), certificate: own.certificate().clone() })
     }
 }
 
 /// The certificate that this side presents in handshakes.
 #[derive(Debug)]
 struct OwnCertificate {
-    ca: Certificate,
     current: ArcSwap<CertifiedKey>,
 }
 
 impl OwnCertificate {
-    fn new(ca: &Certificate, own: &KeyedCertificate) -> OwnCertificate {
-        OwnCertificate { ca: ca.clone(), current: ArcSwap::new(own.certified()) }
+    fn new(own: &KeyedCertificate) -> OwnCertificate {
+        OwnCertificate { current: ArcSwap::new(own.certified()) }
     }
 
     fn is_current(&self, certificate: &Certificate) -> bool {
         self.current.load().cert.first() == Some(certificate.der())
-    }
-
-    fn prepare(&self, ca: &Certificate, own: &KeyedCertificate) -> Result<CertificateUpdate<'_>, Error> {
-        if *ca != self.ca {
-            let what = "the new file has another CA; restart the server to use it";
-            return Err(Error::invalid(format!("{what}: cn={} serial={}", ca.name(), ca.serial())));
-        }
-        Ok(CertificateUpdate { certificate: self, next: own.certified() })
     }
 }
 
@@ -211,18 +286,18 @@ impl ResolvesClientCert for OwnCertificate {
 
 /// Receives the serial of each client certificate that a handshake refuses. It is called during the handshake, by the
 /// task that drives it: a failed handshake itself no longer has the certificate.
-#[derive(Clone, Default)]
-pub struct RefusalObserver(Option<Arc<dyn Fn(Serial) + Send + Sync>>);
+#[derive(Clone)]
+pub struct RefusalObserver(Arc<dyn Fn(Serial) + Send + Sync>);
 
 impl RefusalObserver {
     /// Calls this function. It must not block.
     pub fn new(on_refused: impl Fn(Serial) + Send + Sync + 'static) -> RefusalObserver {
-        RefusalObserver(Some(Arc::new(on_refused)))
+        RefusalObserver(Arc::new(on_refused))
     }
 
     fn refused(&self, certificate: &CertificateDer<'_>) {
-        if let (Some(on_refused), Ok(certificate)) = (&self.0, Certificate::parse(certificate)) {
-            on_refused(certificate.serial());
+        if let Ok(certificate) = Certificate::parse(certificate) {
+            (self.0)(certificate.serial());
         }
     }
 }
@@ -238,17 +313,30 @@ impl std::fmt::Debug for RefusalObserver {
 struct ClientVerifier {
     trust: Trust,
     denylist: Arc<SharedDenylist>,
-    observer: RefusalObserver,
+    spiffe: Arc<ArcSwap<SpiffeMap>>,
+    observer: Arc<OnceLock<RefusalObserver>>,
 }
 
 impl ClientVerifier {
+    fn new(
+        anchors: &TrustAnchors,
+        denylist: &Arc<SharedDenylist>,
+        spiffe: &Arc<ArcSwap<SpiffeMap>>,
+        observer: &Arc<OnceLock<RefusalObserver>>,
+    ) -> Result<ClientVerifier, Error> {
+        let trust = Trust::in_anchors(anchors)?;
+        let (denylist, spiffe, observer) = (Arc::clone(denylist), Arc::clone(spiffe), Arc::clone(observer));
+        Ok(ClientVerifier { trust, denylist, spiffe, observer })
+    }
+
     fn verify(
         &self,
         own: &CertificateDer<'_>,
         intermediates: &[CertificateDer<'_>],
         now: UnixTime,
     ) -> Result<(), rustls::Error> {
-        let peer = self.trust.check_client(own, intermediates, now)?;
+        let identify = |certificate: &Certificate| PeerIdentity::mapped(certificate, &self.spiffe.load());
+        let peer = self.trust.check_client(own, intermediates, now, identify)?;
         refuse_revoked(&self.denylist, peer.serial)
     }
 }
@@ -265,7 +353,12 @@ impl ClientCertVerifier for ClientVerifier {
         now: UnixTime,
     ) -> Result<ClientCertVerified, rustls::Error> {
         let verified = self.verify(own, intermediates, now);
-        verified.inspect_err(|_| self.observer.refused(own)).map(|()| ClientCertVerified::assertion())
+        let refused = |_: &rustls::Error| {
+            if let Some(observer) = self.observer.get() {
+                observer.refused(own);
+            }
+        };
+        verified.inspect_err(refused).map(|()| ClientCertVerified::assertion())
     }
 
     fn verify_tls12_signature(

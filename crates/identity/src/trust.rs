@@ -1,4 +1,4 @@
-//! Verifies certificate chains: issued by the project's CA, for the expected purpose, and valid now.
+//! Verifies certificate chains: issued by a trusted CA, for the expected purpose, and valid now.
 //!
 //! The TLS library checks the purpose only of certificates that name one. So certificates are also parsed here:
 //! [`Certificate::parse`] refuses those without exactly one purpose.
@@ -16,8 +16,10 @@ use rustls::server::danger::ClientCertVerifier;
 use rustls::server::{ParsedCertificate, WebPkiClientVerifier};
 use rustls::{CertificateError, OtherError};
 
+use crate::anchors::TrustAnchors;
 use crate::certificate::{Certificate, Purpose};
 use crate::error::Error;
+use crate::key::KeyedCertificate;
 use crate::peer::PeerIdentity;
 
 /// The cryptography provider of all TLS configurations.
@@ -25,10 +27,10 @@ pub(crate) fn provider() -> Arc<CryptoProvider> {
     Arc::new(aws_lc_rs::default_provider())
 }
 
-/// Trust in one CA.
+/// Trust in one CA, or in several.
 #[derive(Clone, Debug)]
 pub(crate) struct Trust {
-    ca: Certificate,
+    anchors: Vec<Certificate>,
     roots: Arc<RootCertStore>,
     clients: Arc<dyn ClientCertVerifier>,
     algorithms: WebPkiSupportedAlgorithms,
@@ -36,17 +38,28 @@ pub(crate) struct Trust {
 
 impl Trust {
     pub(crate) fn in_ca(ca: &Certificate) -> Result<Trust, Error> {
+        Trust::in_all([ca])
+    }
+
+    pub(crate) fn in_anchors(anchors: &TrustAnchors) -> Result<Trust, Error> {
+        Trust::in_all(anchors.iter())
+    }
+
+    fn in_all<'a>(anchors: impl IntoIterator<Item = &'a Certificate>) -> Result<Trust, Error> {
+        let anchors: Vec<Certificate> = anchors.into_iter().cloned().collect();
         let unusable = |error: &dyn std::fmt::Display| {
-            Error::invalid(format!("the CA certificate cannot be trusted: {error}: cn={}", ca.name()))
+            Error::invalid(format!("the CA certificate cannot be trusted: {error}: cn={}", names(&anchors)))
         };
         let mut roots = RootCertStore::empty();
-        roots.add(ca.der().clone()).map_err(|error| unusable(&error))?;
+        for ca in &anchors {
+            roots.add(ca.der().clone()).map_err(|error| unusable(&error))?;
+        }
         let roots = Arc::new(roots);
         let provider = provider();
         let algorithms = provider.signature_verification_algorithms;
         let clients = WebPkiClientVerifier::builder_with_provider(Arc::clone(&roots), provider).build();
         let clients = clients.map_err(|error| unusable(&error))?;
-        Ok(Trust { ca: ca.clone(), roots, clients, algorithms })
+        Ok(Trust { anchors, roots, clients, algorithms })
     }
 
     /// The TLS library's own client verifier. It checks neither the denylist nor our rules about purposes.
@@ -58,15 +71,16 @@ impl Trust {
         &self.algorithms
     }
 
-    /// Verifies a client certificate.
+    /// Verifies a client certificate. Its identity is for the caller to determine, which may refuse it.
     pub(crate) fn check_client(
         &self,
         own: &CertificateDer<'_>,
         intermediates: &[CertificateDer<'_>],
         now: UnixTime,
+        identify: impl FnOnce(&Certificate) -> Result<PeerIdentity, Error>,
     ) -> Result<PeerIdentity, rustls::Error> {
         self.clients.verify_client_cert(own, intermediates, now)?;
-        Certificate::parse(own).and_then(|certificate| PeerIdentity::of(&certificate)).map_err(refusal)
+        Certificate::parse(own).and_then(|certificate| identify(&certificate)).map_err(refusal)
     }
 
     /// Verifies a server certificate.
@@ -86,24 +100,32 @@ impl Trust {
         }
     }
 
-    /// Checks that the CA issued the certificate for its purpose. Ignores its dates, which depend on the time of the
-    /// check.
-    pub(crate) fn check_issued(&self, certificate: &Certificate) -> Result<(), Error> {
-        self.check_at(certificate, certificate.not_before())
+    /// Checks that a CA issued the certificate for its purpose. Ignores its dates, which depend on the time of the check.
+    pub(crate) fn check_issued(&self, keyed: &KeyedCertificate) -> Result<(), Error> {
+        self.check_at(keyed, keyed.certificate().not_before())
     }
 
-    /// Checks that the CA issued the certificate for its purpose, and that it is valid at `now`.
-    pub(crate) fn check_at(&self, certificate: &Certificate, now: UnixTime) -> Result<(), Error> {
+    /// Checks that a CA issued the certificate for its purpose, and that it is valid at `now`.
+    pub(crate) fn check_at(&self, keyed: &KeyedCertificate, now: UnixTime) -> Result<(), Error> {
+        let certificate = keyed.certificate();
+        let chain: Vec<_> = keyed.intermediates().iter().map(|one| one.der().clone()).collect();
         let checked = match certificate.purpose() {
-            Purpose::Client => self.check_client(certificate.der(), &[], now).map(drop),
-            Purpose::Server => self.check_server(certificate.der(), &[], now).map(drop),
+            Purpose::Client | Purpose::Workload => {
+                self.check_client(certificate.der(), &chain, now, PeerIdentity::of_own).map(drop)
+            }
+            Purpose::Server => self.check_server(certificate.der(), &chain, now).map(drop),
             Purpose::Authority => Err(CertificateError::InvalidPurpose.into()),
         };
         checked.map_err(|error| {
-            let (name, ca) = (certificate.name(), self.ca.name());
+            let (name, ca) = (certificate.name(), names(&self.anchors));
             Error::invalid(format!("{}: cn={name} ca={ca} serial={}", describe(&error), certificate.serial()))
         })
     }
+}
+
+/// The names of CAs, separated by commas.
+fn names(anchors: &[Certificate]) -> String {
+    anchors.iter().map(|ca| ca.name().as_str()).collect::<Vec<_>>().join(",")
 }
 
 fn refusal(error: Error) -> rustls::Error {

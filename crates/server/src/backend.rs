@@ -20,6 +20,7 @@ pub(crate) mod upload;
 pub(crate) mod download;
 pub mod engine_observer;
 pub(crate) mod event_log;
+pub(crate) mod certificate_dates;
 pub(crate) mod metrics;
 pub(crate) mod log_space;
 pub(crate) mod machine_clocks;

@@ -12,12 +12,14 @@ use std::time::Duration;
 use api::PORT;
 use engine::document::INLINE_MAX;
 use engine::{MemoryBudget, Options};
+use identity::{IdentityLocation, SeparateFiles};
 use kernel::Span;
 
 use crate::backend::memory_plan::MemoryPlan;
 use crate::backend::open_options::OpenOptions;
 use crate::backend::shards::RequestLimits;
 use crate::backend::store::StoreUrl;
+use crate::http::identities::IdentitySources;
 use crate::http::listener::ConnectionLimits;
 use crate::settings::{HostNames, LogFormat, LogLevel, Range, Setting, duration_text, settings};
 
@@ -40,9 +42,17 @@ settings! { |data_dir|
         note "~/.local/share/lockd";
     /// Require TLS certificates on both sides
     "mtls" "LOCKD_MTLS" "BOOL" => mtls: bool = true;
-    /// Identity file of the server
-    "bundle" "LOCKD_BUNDLE" "FILE" => bundle: Option<PathBuf> = None,
+    /// Identity file of the server, or a directory with `tls.crt`, `tls.key` and `ca.crt`
+    "bundle" "LOCKD_BUNDLE" "PATH" => bundle: Option<PathBuf> = None,
         note "created in the data directory at the first start";
+    /// Certificate of the server, followed by those of intermediate CAs, instead of an identity file
+    "tls-cert" "LOCKD_TLS_CERT" "FILE" => tls_cert: Option<PathBuf> = None;
+    /// Private key of the certificate in `--tls-cert`
+    "tls-key" "LOCKD_TLS_KEY" "FILE" => tls_key: Option<PathBuf> = None;
+    /// CAs of clients, with `--tls-cert`
+    "tls-ca" "LOCKD_TLS_CA" "FILE" => tls_ca: Option<PathBuf> = None;
+    /// File that maps SPIFFE ids of clients to name, role and namespaces
+    "spiffe-map" "LOCKD_SPIFFE_MAP" "FILE" => spiffe_map: Option<PathBuf> = None;
     /// File of revoked certificate serials, one per line, in addition to those in the identity file
     "denylist-path" "LOCKD_DENYLIST_PATH" "FILE" => denylist_path: Option<PathBuf> = None;
     /// TTL for requests that do not specify one
@@ -194,7 +204,27 @@ impl Config {
             let what = format!("longer than --max-ttl, {}; set both", duration_text(self.max_ttl));
             return Err(ConfigError { setting: "default-ttl", what, value: duration_text(self.default_ttl) });
         }
+        self.identity()?;
         self.address().map(drop)
+    }
+
+    /// Where the server's identity is; `None`: in the data directory.
+    pub(crate) fn identity(&self) -> Result<Option<IdentityLocation>, ConfigError> {
+        match (&self.bundle, &self.tls_cert, &self.tls_key, &self.tls_ca) {
+            (bundle, None, None, None) => Ok(bundle.clone().map(IdentityLocation::Path)),
+            (None, Some(certificate), Some(key), Some(ca)) => {
+                let (certificate, key, ca) = (certificate.clone(), key.clone(), ca.clone());
+                Ok(Some(IdentityLocation::Separate(SeparateFiles { certificate, key, ca })))
+            }
+            (bundle, certificate, ..) => {
+                let what = match bundle {
+                    Some(_) => "not together with --bundle; use one of them",
+                    None => "--tls-cert, --tls-key and --tls-ca belong together; set all three",
+                };
+                let value = certificate.as_ref().map(|path| path.display().to_string()).unwrap_or_default();
+                Err(ConfigError { setting: "tls-cert", what: what.into(), value })
+            }
+        }
     }
 
     /// The address to listen on. Without a host: every address with mTLS, the loopback address without.
@@ -221,7 +251,7 @@ impl Config {
 
     /// Whether the server keeps anything in the data directory: identities, or the store.
     pub(crate) fn keeps_data(&self) -> bool {
-        let identities = self.mtls && self.bundle.is_none();
+        let identities = self.mtls && self.bundle.is_none() && self.tls_cert.is_none();
         let store = self.store.backend().directory().is_some_and(|path| path.starts_with(&self.data_dir));
         !self.data_dir.as_os_str().is_empty() && (identities || store)
     }
@@ -277,6 +307,15 @@ impl Config {
         let memory = MemoryBudget::new(limits_in_bytes);
         let engine = Options { sweep_every: self.gc_temps_interval, sweeper, memory, ..engine };
         OpenOptions { shards: self.shards, limits, engine, allow_network: self.allow_network_fs }
+    }
+
+    pub(crate) fn identity_sources(&self) -> Result<IdentitySources, ConfigError> {
+        Ok(IdentitySources {
+            location: self.identity()?,
+            denylist: self.denylist_path.clone(),
+            spiffe_map: self.spiffe_map.clone(),
+            data_dir: self.data_dir.clone(),
+        })
     }
 
     pub(crate) fn connection_limits(&self) -> ConnectionLimits {

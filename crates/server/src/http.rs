@@ -2,6 +2,8 @@
 //! and the OpenAPI document.
 
 mod refused_serial;
+pub mod first_start;
+pub(crate) mod certificate_expiry;
 pub mod identities;
 mod response_watch;
 pub(crate) mod connections;

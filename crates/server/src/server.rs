@@ -39,9 +39,10 @@ use crate::backend::private_files::{check_private, private_dir};
 use crate::backend::shards::{Backend, Components};
 use crate::backend::store::TornTail;
 use crate::config::{Config, ConfigError};
+use crate::http::certificate_expiry;
 use crate::http::connections::Connections;
 use crate::http::descriptors;
-use crate::http::identities::{self, Identities};
+use crate::http::identities::Identities;
 use crate::http::listener::{ConnectionLimits, Listener, ListenerContext, serve};
 use crate::http::reload::Reloader;
 use crate::http::router::router;
@@ -126,11 +127,10 @@ impl Server {
         if config.keeps_data() {
             private_dir(&config.data_dir)?;
         }
-        let (bundle, denylist) = (config.bundle.as_deref(), config.denylist_path.as_deref());
         if config.mtls {
-            check_private(&identities::server_file(bundle, &config.data_dir))?;
+            check_private(&config.identity_sources()?.key_file())?;
         }
-        let load = || Identities::load(bundle, denylist, &config.data_dir);
+        let load = || Identities::load(config.identity_sources()?).map_err(StartError::from);
         let identities = config.mtls.then(load).transpose()?;
         let (metrics, event_log) = (Arc::new(Metrics::new()), Arc::new(EventLog::default()));
         let (counted, recorded) = (Arc::clone(&metrics), Arc::clone(&event_log));
@@ -146,8 +146,9 @@ impl Server {
             boot: Box::new(machine_clocks::since_boot),
         };
         let random = Box::new(system::random::fill);
-        let backend = Backend::new(store, Components { settings, metrics, event_log, clocks, random });
-        let backend = Arc::new(backend);
+        let certificates = identities.as_ref().map(|found| Arc::clone(&found.dates)).unwrap_or_default();
+        let components = Components { settings, metrics, event_log, certificates, clocks, random };
+        let backend = Arc::new(Backend::new(store, components));
         let limits = descriptors::fit(config.connection_limits());
         let (max, per_identity_max) = (limits.connections_max, limits.connections_per_identity_max);
         let connections = Connections::new(max, per_identity_max, &backend.metrics);
@@ -184,6 +185,7 @@ impl Server {
         }
         let (stop, stopped) = watch::channel(false);
         let log_space = log_space::watch(Arc::clone(&self.backend), stopped.clone());
+        let expiry = certificate_expiry::watch(Arc::clone(&self.backend), stopped.clone());
         let reloading = self.reloader.clone().map(|reloader| reloader.watch(stopped.clone()));
         let serving = serve(listeners, self.listener_context(stopped));
         let task = tokio::spawn(async move {
@@ -192,7 +194,7 @@ impl Server {
                     reloading.await;
                 }
             };
-            tokio::join!(serving, log_space, reloading);
+            tokio::join!(serving, log_space, expiry, reloading);
         });
         self.serving = Some(Serving { stop, task });
         let scheme = if self.config.mtls { "https" } else { "http" };

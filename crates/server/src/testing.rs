@@ -68,7 +68,10 @@ fn build(
         let next = count.fetch_add(1, Ordering::Relaxed).to_le_bytes();
         blake3::Hasher::new().update(&next).finalize_xof().fill(bytes);
     });
-    Arc::new(Backend::new(store, Components { settings, metrics, event_log, clocks, random }))
+    Arc::new(Backend::new(
+        store,
+        Components { settings, metrics, event_log, certificates: Arc::default(), clocks, random },
+    ))
 }
 
 /// A clock that the test advances. The next request sees the new time.

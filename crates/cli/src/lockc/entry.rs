@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use api::responses::{Extended, Granted};
-use cli::remote::{ConnectionArgs, Failure, LeaseCredential, servers};
+use cli::remote::{ConnectionArgs, Failure, LeaseCredential, TlsFiles, servers};
 use serde::{Deserialize, Serialize};
 use worktree::clock::{BootId, BootMs, Clock, SystemClock, UnixMs};
 
@@ -15,6 +15,11 @@ pub(crate) struct LeaseEntry {
     pub(crate) namespace: String,
     pub(crate) servers: Vec<String>,
     identity: Option<PathBuf>,
+    /// Certificate, key and CAs, if the identity is in three files.
+    #[serde(default)]
+    tls: Option<[PathBuf; 3]>,
+    #[serde(default)]
+    denylist_path: Option<PathBuf>,
     timeout_ms: Option<u64>,
     pub(crate) owner: String,
     /// The credential; never printed.
@@ -61,6 +66,8 @@ impl LeaseEntry {
             namespace: granted.namespace.clone(),
             servers: servers(connection)?,
             identity: connection.identity.clone(),
+            tls: connection.tls.separate()?.map(|files| [files.certificate, files.key, files.ca]),
+            denylist_path: connection.denylist_path.clone(),
             timeout_ms: connection.timeout.and_then(|timeout| timeout.as_millis().try_into().ok()),
             owner: granted.owner.clone(),
             lease_id: granted.lease_id.clone(),
@@ -93,8 +100,15 @@ impl LeaseEntry {
             namespace: Some(self.namespace.clone()),
             mtls: true,
             identity: self.identity.clone(),
+            tls: self.tls_files(),
+            denylist_path: self.denylist_path.clone(),
             timeout: self.timeout_ms.map(Duration::from_millis),
         }
+    }
+
+    fn tls_files(&self) -> TlsFiles {
+        let Some([certificate, key, ca]) = self.tls.clone() else { return TlsFiles::default() };
+        TlsFiles { tls_cert: Some(certificate), tls_key: Some(key), tls_ca: Some(ca) }
     }
 
     pub(crate) fn credential(&self) -> LeaseCredential {

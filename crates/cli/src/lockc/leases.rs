@@ -26,6 +26,14 @@ pub(crate) async fn acquire(
     let identity = identity_file(&args.connection)?.map(std::path::absolute).transpose();
     args.connection.identity =
         identity.map_err(|error| failed("resolving the path of the identity file", &error))?;
+    // Later commands may run in another directory.
+    let files = &mut args.connection;
+    let named =
+        [&mut files.denylist_path, &mut files.tls.tls_cert, &mut files.tls.tls_key, &mut files.tls.tls_ca];
+    for file in named.into_iter().flatten() {
+        *file =
+            std::path::absolute(&*file).map_err(|error| failed("resolving the path of a file", &error))?;
+    }
     let namespace = args.connection.namespace.as_deref().unwrap_or(api::DEFAULT_NAMESPACE);
     let servers = servers(&args.connection)?;
     store.change(|context| context.check_can_add(&args.key, namespace, &servers))?;

@@ -34,7 +34,7 @@ pub(crate) struct LockdArgs {
 
 #[derive(Subcommand)]
 pub(crate) enum LockdCommand {
-    /// Create, revoke, inspect and verify the identity files of servers and clients.
+    /// Create, renew, list, revoke, inspect and verify the identities of servers and clients.
     ///
     /// Trust is based on certificates, not on host names: an identity file may be moved to another machine.
     Auth {

@@ -1,4 +1,4 @@
-//! `lockd auth`: creates, revokes, inspects and verifies identity files.
+//! `lockd auth`: creates, renews, lists, revokes, inspects and verifies identities.
 //!
 //! The `identity` crate makes all decisions. This module provides the clock, finds the files, and prints
 //! reports as text or JSON.
@@ -6,7 +6,12 @@
 mod args;
 mod passphrase;
 mod ca;
+mod identity_file;
 mod new;
+mod renew;
+mod trust;
+mod record;
+mod list;
 mod revoke;
 mod inspect;
 mod verify;
@@ -24,7 +29,12 @@ pub(crate) fn run(command: &AuthCommand) -> Result<(), String> {
     match command {
         AuthCommand::New { command: NewCommand::Server(args) } => new::server(args),
         AuthCommand::New { command: NewCommand::Client(args) } => new::client(args),
+        AuthCommand::New { command: NewCommand::Ca(args) } => new::ca(args),
+        AuthCommand::Renew(args) => renew::renew(args),
+        AuthCommand::Trust(args) => trust::trust(args),
+        AuthCommand::List(args) => list::list(args),
         AuthCommand::Revoke { command: RevokeCommand::Client(args) } => revoke::client(args),
+        AuthCommand::Revoke { command: RevokeCommand::Server(args) } => revoke::server(args),
         AuthCommand::Unrevoke { command: UnrevokeCommand::Client(args) } => revoke::unrevoke_client(args),
         AuthCommand::Inspect { command: InspectCommand::Server(args) } => inspect::server(args),
         AuthCommand::Inspect { command: InspectCommand::Client(args) } => inspect::client(args),

@@ -258,11 +258,19 @@ impl Supervisor<'_> {
             ("LOCKD_KEY", granted.key.clone().unwrap_or_default().into()),
         ];
         all.extend(values(&self.args.connection, granted)?.map(|(name, value)| (name, value.into())));
-        if let Some(file) = &self.args.connection.identity {
+        let connection = &self.args.connection;
+        let files = [
+            ("LOCKD_CLIENT_IDENTITY", &connection.identity),
+            ("LOCKD_CLIENT_DENYLIST_PATH", &connection.denylist_path),
+            ("LOCKD_CLIENT_TLS_CERT", &connection.tls.tls_cert),
+            ("LOCKD_CLIENT_TLS_KEY", &connection.tls.tls_key),
+            ("LOCKD_CLIENT_TLS_CA", &connection.tls.tls_ca),
+        ];
+        for (name, file) in files.into_iter().filter_map(|(name, file)| Some((name, file.as_ref()?))) {
             // Absolute: the command may change its directory.
             let file = std::path::absolute(file)
                 .map_err(|error| failed("resolving the path of the identity file", &error))?;
-            all.push(("LOCKD_CLIENT_IDENTITY", OsStr::new(&file).to_owned()));
+            all.push((name, OsStr::new(&file).to_owned()));
         }
         Ok(all)
     }

@@ -7,7 +7,7 @@ mod supervisor;
 use std::net::SocketAddr;
 
 use clap::ArgMatches;
-use lockd_server::http::identities;
+use lockd_server::http::first_start;
 use lockd_server::{Config, Server, StartError};
 use serde_json::{Map, Value, json};
 use tokio::signal::unix::{Signal, SignalKind, signal};
@@ -88,10 +88,10 @@ fn listen(kind: SignalKind) -> Result<Signal, ServeFailure> {
 /// Prints a first command to try.
 fn greet(config: &Config, bound: SocketAddr) {
     let host = if bound.ip().is_unspecified() { "localhost".to_string() } else { bound.ip().to_string() };
-    let shown = match (config.mtls, &config.bundle) {
+    let shown = match (config.mtls, config.bundle.as_ref().or(config.tls_cert.as_ref())) {
         (false, _) => " --mtls=false".to_string(),
         (true, Some(_)) => " --identity client.pem".to_string(),
-        (true, None) => format!(" --identity {}", config.data_dir.join(identities::CLIENT).display()),
+        (true, None) => format!(" --identity {}", config.data_dir.join(first_start::CLIENT).display()),
     };
     let port = bound.port();
     // As this program was called: it may not be in the PATH.

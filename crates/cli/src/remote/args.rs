@@ -4,6 +4,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{ArgAction, Subcommand, ValueEnum};
+use lockd_client::SeparateFiles;
 
 use super::{Failure, usage_error};
 
@@ -60,12 +61,47 @@ pub struct ConnectionArgs {
         default_missing_value = "true"
     )]
     pub mtls: bool,
-    /// The identity file [default: the only client*.pem in the data directory of `lockd serve`].
-    #[arg(long, global = true, env = "LOCKD_CLIENT_IDENTITY", value_name = "FILE")]
+    /// The identity file, or a directory with tls.crt, tls.key and ca.crt [default: the only client*.pem in the data
+    /// directory of `lockd serve`].
+    #[arg(long, global = true, env = "LOCKD_CLIENT_IDENTITY", value_name = "PATH")]
     pub identity: Option<PathBuf>,
+    /// An identity in three files.
+    #[command(flatten)]
+    pub tls: TlsFiles,
+    /// File of revoked server certificates, one serial per line, in addition to those in the identity file.
+    #[arg(long, global = true, env = "LOCKD_CLIENT_DENYLIST_PATH", value_name = "FILE")]
+    pub denylist_path: Option<PathBuf>,
     /// Timeout of one request, in addition to `--block` [default: 10s]; for `watch`, of the whole command [default: none].
     #[arg(long, global = true, env = "LOCKD_CLIENT_TIMEOUT", value_parser = duration)]
     pub timeout: Option<Duration>,
+}
+
+/// An identity in three files, instead of an identity file.
+#[derive(clap::Args, Clone, Default)]
+pub struct TlsFiles {
+    /// Certificate, instead of an identity file; needs --tls-key and --tls-ca.
+    #[arg(long, global = true, env = "LOCKD_CLIENT_TLS_CERT", value_name = "FILE")]
+    pub tls_cert: Option<PathBuf>,
+    /// Private key of the certificate in --tls-cert.
+    #[arg(long, global = true, env = "LOCKD_CLIENT_TLS_KEY", value_name = "FILE")]
+    pub tls_key: Option<PathBuf>,
+    /// CAs of servers, with --tls-cert.
+    #[arg(long, global = true, env = "LOCKD_CLIENT_TLS_CA", value_name = "FILE")]
+    pub tls_ca: Option<PathBuf>,
+}
+
+impl TlsFiles {
+    /// The three files; `None` if none is named.
+    pub fn separate(&self) -> Result<Option<SeparateFiles>, Failure> {
+        match (&self.tls_cert, &self.tls_key, &self.tls_ca) {
+            (None, None, None) => Ok(None),
+            (Some(certificate), Some(key), Some(ca)) => {
+                let (certificate, key, ca) = (certificate.clone(), key.clone(), ca.clone());
+                Ok(Some(SeparateFiles { certificate, key, ca }))
+            }
+            _ => Err(usage_error("--tls-cert, --tls-key and --tls-ca belong together; pass all three")),
+        }
+    }
 }
 
 impl ConnectionArgs {

@@ -4,11 +4,9 @@
 //! which its user trusts servers, so a cloned repository could redirect its users.
 
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 
-use identity::{ClientBundle, ClientTls};
+use identity::{ClientBundle, IdentityLocation};
 use lockd_client::endpoint::Endpoint;
-use tokio_rustls::rustls::time_provider::DefaultTimeProvider;
 
 use super::Failure;
 use super::args::ConnectionArgs;
@@ -16,22 +14,37 @@ use crate::stderr::notice;
 use system::exposure::{self, Exposure};
 use system::xdg;
 
-/// TLS for servers over HTTPS; `None` if all servers are plain HTTP.
-pub(super) fn identity(connection: &ConnectionArgs) -> Result<Option<ClientTls>, Failure> {
-    let tls = |bundle| ClientTls::new(&bundle, Arc::new(DefaultTimeProvider)).map_err(failure);
-    bundle(connection)?.map(tls).transpose()
-}
-
 /// The name of the identity for servers over HTTPS; `None` if all servers are plain HTTP.
 pub(super) fn name(connection: &ConnectionArgs) -> Result<Option<String>, Failure> {
     Ok(bundle(connection)?.map(|bundle| bundle.client().certificate().name().as_str().to_string()))
 }
 
 fn bundle(connection: &ConnectionArgs) -> Result<Option<ClientBundle>, Failure> {
-    let Some(path) = identity_file(connection)? else { return Ok(None) };
-    check_private(&path)?;
-    let text = identity::file::read(&path).map_err(failure)?;
-    ClientBundle::parse(&text).map(Some).map_err(|error| failure(error.in_file(&path)))
+    location(connection)?.map(|location| location.read_client().map_err(failure)).transpose()
+}
+
+/// Where the identity for servers over HTTPS is; `None` if all servers are plain HTTP. Its key must be private.
+pub(super) fn private_location(connection: &ConnectionArgs) -> Result<Option<IdentityLocation>, Failure> {
+    // Here and not in `bundle`, which some commands call as well: one warning is enough.
+    let location = location(connection)?;
+    location.iter().try_for_each(|location| check_private(&location.key_file()))?;
+    Ok(location)
+}
+
+fn location(connection: &ConnectionArgs) -> Result<Option<IdentityLocation>, Failure> {
+    match connection.tls.separate()? {
+        Some(files) if needs_identity(connection) => Ok(Some(IdentityLocation::Separate(files))),
+        Some(_) => Ok(None),
+        None => Ok(identity_file(connection)?.map(IdentityLocation::Path)),
+    }
+}
+
+fn needs_identity(connection: &ConnectionArgs) -> bool {
+    let over_tls = |text: &String| {
+        Endpoint::parse(text, !connection.mtls)
+            .is_ok_and(|endpoint| endpoint.to_string().starts_with("https"))
+    };
+    connection.server.iter().any(over_tls)
 }
 
 /// Refuses a file that every user may read, and warns of one that a group may. A missing one is reported when it is read.
@@ -48,13 +61,9 @@ fn failure(error: identity::Error) -> Failure {
     (2, String::from(error))
 }
 
-/// The identity file for servers over HTTPS; `None` if all servers are plain HTTP.
+/// The identity file for servers over HTTPS; `None` if all servers are plain HTTP, or three files are named instead.
 pub fn identity_file(connection: &ConnectionArgs) -> Result<Option<PathBuf>, Failure> {
-    let over_tls = |text: &String| {
-        Endpoint::parse(text, !connection.mtls)
-            .is_ok_and(|endpoint| endpoint.to_string().starts_with("https"))
-    };
-    if !connection.server.iter().any(over_tls) {
+    if !needs_identity(connection) || connection.tls.separate()?.is_some() {
         return Ok(None);
     }
     match &connection.identity {

@@ -2,7 +2,7 @@
 
 use identity::{
     Algorithm, CaBundle, Certificate, ClientBundle, Denylist, NamespaceRights, Purpose, Right, Rights, Role,
-    ServerBundle,
+    ServerBundle, TrustAnchors,
 };
 use rcgen::{ExtendedKeyUsagePurpose as Usage, IsCa};
 
@@ -41,10 +41,11 @@ fn a_server_file_has_no_ca_key_by_default() {
 #[test]
 fn a_server_has_one_certificate_for_each_side() {
     let server = Project::new(3).server();
-    let purposes = [server.server(), server.forwarding()].map(|keyed| keyed.certificate().purpose());
+    let forwarding = server.forwarding().expect("made with one");
+    let purposes = [server.server(), forwarding].map(|keyed| keyed.certificate().purpose());
     assert_eq!(purposes, [Purpose::Server, Purpose::Client]);
     assert_eq!(server.server().certificate().hosts(), ["*", "localhost", "127.0.0.1"]);
-    assert_ne!(server.server().certificate().serial(), server.forwarding().certificate().serial());
+    assert_ne!(server.server().certificate().serial(), forwarding.certificate().serial());
 }
 
 #[test]
@@ -115,9 +116,8 @@ fn an_incomplete_file_is_refused_with_the_reason() {
         (format!("{whole}{key}"), "does not belong into a client's file"),
         (format!("{whole}{strange_key}"), "does not belong into a client's file"),
         (format!("{whole}{strange}"), "more than one client certificate"),
-        (format!("{whole}{ca}"), "more than one CA certificate"),
         (format!("{}{own}{key}", other.ca_certificate()), "not issued by this CA"),
-        (whole.clone() + &pem_of("LOCKD DENYLIST", b"0a\n"), "a denylist does not belong"),
+        (whole.clone() + &pem_of("LOCKD DENYLIST", b"zz\n"), "serial=zz line=1"),
         (whole.clone() + &pem_of("ENCRYPTED PRIVATE KEY", b"x"), "label=ENCRYPTED PRIVATE KEY"),
         (whole.clone() + &pem_of("PRIVATE KEY", b"x"), "a private key cannot be used"),
         (whole.clone() + &pem_of("CERTIFICATE", b"x"), "not a certificate"),
@@ -239,4 +239,62 @@ fn debug_output_hides_secrets() {
     let shown = format!("{:?} {:?} {:?}", project.server(), project.client("a"), project.authority);
     assert!(shown.contains("PrivateKey(..)"), "{shown}");
     assert!(shown.len() < 2000, "no bytes: {shown}");
+}
+
+#[test]
+fn a_renewed_identity_differs_only_in_serial_key_and_dates() {
+    for algorithm in [Algorithm::P256, Algorithm::Ed25519] {
+        let project = Project::with(40, algorithm);
+        let (server, client) = (project.server(), project.client("worker-1"));
+        let revoked: Denylist = ["0a".parse().expect("a serial")].into_iter().collect();
+        let (server, client) = (server.with_denylist(revoked.clone()), client.with_denylist(revoked));
+        let next =
+            project.issue(|moment| project.authority.renew_client(&client, None, moment)).expect("renewed");
+        let [old, new] = [&client, &next].map(|bundle| bundle.client().certificate());
+        assert_ne!(old.serial(), new.serial());
+        assert_eq!(
+            (old.name(), old.algorithm(), old.not_after()),
+            (new.name(), new.algorithm(), new.not_after())
+        );
+        assert_eq!(
+            (client.identity().role, &client.identity().rights),
+            (next.identity().role, &next.identity().rights)
+        );
+        assert_eq!((client.anchors(), client.denylist()), (next.anchors(), next.denylist()));
+
+        let next =
+            project.issue(|moment| project.authority.renew_server(&server, None, moment)).expect("renewed");
+        let [old, new] = [&server, &next].map(|bundle| bundle.server().certificate());
+        assert_ne!(old.serial(), new.serial());
+        assert_eq!((old.name(), old.hosts(), old.not_after()), (new.name(), new.hosts(), new.not_after()));
+        assert_eq!((server.anchors(), server.denylist()), (next.anchors(), next.denylist()));
+        let days = "7".parse().expect("days");
+        let short = project.issue(|moment| project.authority.renew_server(&server, Some(days), moment));
+        let end = short.expect("renewed").server().certificate().not_after();
+        assert_eq!(end.as_secs(), ISSUED_AT + 7 * DAY);
+    }
+}
+
+#[test]
+fn a_file_with_two_cas_is_read_back_whatever_their_order() {
+    let (one, other) = (Project::new(41), Project::new(42));
+    let both =
+        |anchors: &TrustAnchors| anchors.clone().with(other.authority.certificate().clone()).expect("two");
+    let client = one.client("a");
+    let client = client.clone().with_anchors(both(client.anchors())).expect("its own CA is there");
+    let found = sections(&client.to_pem());
+    let reversed: String = found.iter().rev().map(String::as_str).collect();
+    for text in [client.to_pem().to_string(), reversed] {
+        let read = ClientBundle::parse(&text).expect("its own text");
+        assert_eq!(read.anchors(), client.anchors(), "the issuer is first");
+    }
+    let server = one.server();
+    let server = server.clone().with_anchors(both(server.anchors())).expect("its own CA is there");
+    assert_eq!(ServerBundle::parse(&server.to_pem()).expect("its own text").anchors(), server.anchors());
+    let own = one.authority.certificate().serial();
+    let error = server.anchors().clone().without(own).expect_err("its own CA").to_string();
+    assert!(error.contains("lockd auth renew"), "{error}");
+    let only =
+        server.anchors().clone().without(other.authority.certificate().serial()).expect("the other one");
+    assert_eq!(&only, one.server().anchors());
 }

@@ -1,7 +1,7 @@
 //! Identity files are private, written atomically, and replaced only on request.
 
 use std::fs;
-use std::os::unix::fs::{PermissionsExt, symlink};
+use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
 use std::path::Path;
 
 use identity::ErrorKind;
@@ -23,6 +23,25 @@ fn names(dir: &Path) -> Vec<String> {
     names
 }
 
+/// `sudo lockd auth revoke` replaced the server's file by one of root's: the service could not read it any more, so that
+/// neither the reload nor the next start worked.
+#[test]
+fn a_replaced_file_keeps_its_owner_and_mode() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let path = dir.path().join("server.pem");
+    put(&[(&path, "one")], Existing::Keep).expect("new");
+    fs::set_permissions(&path, fs::Permissions::from_mode(0o640)).expect("ours");
+    // Only root can give a file away; other users see that the mode stays.
+    let is_root = std::os::unix::fs::chown(&path, Some(65_534), Some(65_534)).is_ok();
+    let before = fs::metadata(&path).expect("there");
+    put(&[(&path, "two")], Existing::Replace).expect("replaced");
+    let after = fs::metadata(&path).expect("there");
+    assert_eq!(after.permissions().mode() & 0o777, 0o640);
+    assert_eq!((after.uid(), after.gid()), (before.uid(), before.gid()));
+    assert_eq!(after.uid() == 65_534, is_root);
+    assert_eq!(fs::read_to_string(&path).expect("readable"), "two");
+}
+
 #[test]
 fn only_the_owner_may_read_a_written_file() {
     let dir = tempfile::tempdir().expect("a directory");
@@ -30,9 +49,8 @@ fn only_the_owner_may_read_a_written_file() {
     put(&[(&path, "one")], Existing::Keep).expect("new");
     assert_eq!(fs::metadata(&path).expect("there").permissions().mode() & 0o777, 0o600);
 
-    fs::set_permissions(&path, fs::Permissions::from_mode(0o644)).expect("ours");
     put(&[(&path, "two")], Existing::Replace).expect("replaced");
-    assert_eq!(fs::metadata(&path).expect("there").permissions().mode() & 0o777, 0o600, "even if it was not");
+    assert_eq!(fs::metadata(&path).expect("there").permissions().mode() & 0o777, 0o600);
     assert_eq!(read(&path).expect("ours").as_str(), "two");
     assert_eq!(names(dir.path()), ["a.pem"], "nothing is left behind");
 }

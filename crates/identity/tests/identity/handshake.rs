@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use identity::{
     CertificateRefusal, ClientBundle, ClientTls, Denylist, PeerIdentity, Role, ServerBundle, ServerTls,
-    SharedDenylist,
+    SharedDenylist, SpiffeMap,
 };
 use rcgen::{CertificateParams, ExtendedKeyUsagePurpose as Usage};
 use rustls::client::danger::ServerCertVerifier;
@@ -19,8 +19,8 @@ use rustls::{
 use crate::support::{DAY, FixedClock, ISSUED_AT, Project, at, pair};
 
 /// A server with its denylist, on a fixed clock.
-struct TestServer {
-    tls: ServerTls,
+pub(crate) struct TestServer {
+    pub(crate) tls: ServerTls,
     denylist: Arc<SharedDenylist>,
 }
 
@@ -31,23 +31,24 @@ fn server_at(bundle: &ServerBundle, seconds: u64) -> TestServer {
     TestServer { tls, denylist }
 }
 
-fn test_server(bundle: &ServerBundle) -> TestServer {
+pub(crate) fn test_server(bundle: &ServerBundle) -> TestServer {
     server_at(bundle, ISSUED_AT)
 }
 
-fn client(bundle: &ClientBundle) -> Arc<ClientConfig> {
+pub(crate) fn client(bundle: &ClientBundle) -> Arc<ClientConfig> {
     ClientTls::new(bundle, Arc::new(FixedClock(at(ISSUED_AT)))).expect("a sound bundle").config()
 }
 
 /// Both ends of a connection after its handshake.
-struct Connected {
+pub(crate) struct Connected {
     client: ClientConnection,
-    server: ServerConnection,
+    pub(crate) server: ServerConnection,
 }
 
 impl Connected {
     fn peer(&self) -> PeerIdentity {
-        PeerIdentity::from_chain(self.server.peer_certificates().expect("a certificate")).expect("verified")
+        let chain = self.server.peer_certificates().expect("a certificate");
+        PeerIdentity::from_chain(chain, &SpiffeMap::default()).expect("verified")
     }
 }
 
@@ -65,7 +66,7 @@ fn exchange(client: &mut ClientConnection, server: &mut ServerConnection) -> Res
 }
 
 /// Delivers bytes until neither side has any left.
-fn connect(config: &Arc<ClientConfig>, server: &TestServer) -> Result<Connected, Error> {
+pub(crate) fn connect(config: &Arc<ClientConfig>, server: &TestServer) -> Result<Connected, Error> {
     let name = ServerName::try_from("whatever.example").expect("a name");
     let mut client = ClientConnection::new(Arc::clone(config), name).expect("a client");
     let mut server = ServerConnection::new(server.tls.config()).expect("a server");
@@ -131,7 +132,7 @@ impl ServerCertVerifier for AcceptAll {
     }
 }
 
-fn refused(connected: Result<Connected, Error>) -> CertificateError {
+pub(crate) fn refused(connected: Result<Connected, Error>) -> CertificateError {
     match connected.map(|_| ()) {
         Err(Error::InvalidCertificate(error)) => error,
         other => panic!("accepted, or refused for another reason: {other:?}"),
@@ -354,16 +355,14 @@ fn a_revoked_client_that_resumes_is_refused_by_the_check_of_each_request() {
 }
 
 #[test]
-fn certificates_are_replaced_while_the_server_runs() {
+fn a_certificate_is_replaced_while_the_server_runs() {
     let (project, other) = (Project::new(16), Project::new(17));
-    let (server, bundle) = (test_server(&project.server()), project.client("a"));
-    let tls = ClientTls::new(&bundle, Arc::new(FixedClock(at(ISSUED_AT)))).expect("sound");
-    connect(&tls.config(), &server).expect("accepted");
+    let server = test_server(&project.server());
+    connect(&client(&project.client("a")), &server).expect("accepted");
 
-    let (next_server, next_client) = (project.server(), project.client("a"));
+    let next_server = project.server();
     let none = Denylist::default();
     server.tls.prepare(&next_server, &none).expect("of the same CA").install();
-    tls.replace(&next_client).expect("of the same CA");
     // Another client has no session to resume.
     let connected = connect(&client(&project.client("b")), &server).expect("accepted");
     let chain = connected.client.peer_certificates().expect("a certificate");
@@ -377,7 +376,78 @@ fn certificates_are_replaced_while_the_server_runs() {
     let revoked = project.server();
     let error = refused(&revoked, &[revoked.server().certificate().serial()].into_iter().collect());
     assert!(error.contains("revoked"), "{error}");
-    assert!(tls.replace(&other.client("a")).is_err());
+}
+
+/// The steps of a CA change: trust the new CA, renew the clients, renew the server, distrust the old CA. At each step every
+/// client that was not renewed yet still connects, until the server presents a certificate of the new CA.
+#[test]
+fn one_ca_is_replaced_by_another_while_the_server_runs() {
+    let (old, new) = (Project::new(30), Project::new(31));
+    let server_file = old.server();
+    let (server, worker) = (test_server(&server_file), old.client("worker"));
+    let none = Denylist::default();
+    let reload = |bundle: &ServerBundle| server.tls.prepare(bundle, &none).expect("it shares a CA").install();
+    let stranger = new.client("stranger");
+    assert!(connect(&trusting_client(Some(pair(&stranger.to_pem()))), &server).is_err());
+
+    let both = server_file.anchors().clone().with(new.authority.certificate().clone()).expect("two");
+    let trusting = server_file.with_anchors(both).expect("its own CA is still there");
+    reload(&trusting);
+    connect(&client(&worker), &server).expect("a client of the old CA");
+    let renewed = new.issue(|moment| new.authority.renew_client(&worker, None, moment)).expect("renewed");
+    assert_eq!(renewed.identity().name, worker.identity().name);
+    assert_eq!(renewed.anchors().iter().count(), 2);
+    let open = connect(&client(&worker), &server).expect("a client of the old CA").peer();
+    connect(&client(&renewed), &server).expect("a client of the new CA, and a server of the old");
+
+    let next = new.issue(|moment| new.authority.renew_server(&trusting, None, moment)).expect("renewed");
+    reload(&next);
+    connect(&client(&renewed), &server).expect("client and server of the new CA");
+    assert!(connect(&client(&worker), &server).is_err(), "it does not trust the new CA");
+    assert!(!server.tls.distrusts(&open));
+
+    let old_serial = old.authority.certificate().serial();
+    let without = next.anchors().clone().without(old_serial).expect("not the issuer");
+    reload(&next.with_anchors(without).expect("the new CA is there"));
+    connect(&client(&renewed), &server).expect("client and server of the new CA");
+    let late = connect(&trusting_client(Some(pair(&worker.to_pem()))), &server);
+    assert!(late.is_err(), "the old CA is not trusted any more");
+    assert!(server.tls.distrusts(&open), "nor on a connection that is open");
+    assert!(!server.tls.distrusts(renewed.identity()));
+}
+
+/// A session of a client whose CA was removed could be resumed, without a look at its certificate.
+#[test]
+fn no_session_survives_a_change_of_the_cas() {
+    let (old, new) = (Project::new(32), Project::new(33));
+    let mut server_file = old.server();
+    let (server, config) = (test_server(&server_file), client(&old.client("a")));
+    connect(&config, &server).expect("accepted");
+    let resumed = connect(&config, &server).expect("accepted");
+    assert_eq!(resumed.server.handshake_kind(), Some(HandshakeKind::Resumed));
+    let both = server_file.anchors().clone().with(new.authority.certificate().clone()).expect("two");
+    server_file = server_file.with_anchors(both).expect("its own CA is still there");
+    server.tls.prepare(&server_file, &Denylist::default()).expect("it shares a CA").install();
+    let connected = connect(&config, &server).expect("accepted");
+    assert_eq!(connected.server.handshake_kind(), Some(HandshakeKind::Full));
+}
+
+/// A stolen server's file could pose as the server until it expired: clients had no denylist.
+#[test]
+fn a_client_refuses_a_revoked_server() {
+    let project = Project::new(34);
+    let (stolen, replacement, bundle) = (project.server(), project.server(), project.client("a"));
+    let revoked: Denylist = [stolen.server().certificate().serial()].into_iter().collect();
+    connect(&client(&bundle), &test_server(&stolen)).expect("nothing is revoked yet");
+
+    let in_file = bundle.clone().with_denylist(revoked.clone());
+    let in_file = ClientBundle::parse(&in_file.to_pem()).expect("its own text");
+    assert_eq!(refused(connect(&client(&in_file), &test_server(&stolen))), CertificateError::Revoked);
+    connect(&client(&in_file), &test_server(&replacement)).expect("another server");
+
+    let beside = ClientTls::with_denylist(&bundle, &revoked, Arc::new(FixedClock(at(ISSUED_AT))));
+    let beside = beside.expect("sound").config();
+    assert_eq!(refused(connect(&beside, &test_server(&stolen))), CertificateError::Revoked);
 }
 
 #[test]

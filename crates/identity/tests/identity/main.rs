@@ -2,6 +2,7 @@
 
 mod bundles;
 mod files;
+mod foreign;
 mod handshake;
 mod sealing;
 mod support;

@@ -21,6 +21,8 @@ use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
 use prometheus_client::metrics::info::Info;
 use prometheus_client::registry::{Metric, Registry, Unit};
 
+use crate::backend::certificate_dates::CertificateDate;
+
 /// The content type of `/metrics`.
 pub(crate) const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
@@ -53,6 +55,11 @@ struct PathLabels {
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct ShardLabels {
     shard: u32,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct CertificateLabels {
+    which: &'static str,
 }
 
 type PathHistograms = Family<PathLabels, Histogram, fn() -> Histogram>;
@@ -135,6 +142,8 @@ metrics! {
         "Connections that the server ended, by reason";
     reloads: Family<ResultLabels, Counter> = Family::default(), "reloads", None,
         "Reloads of identities and revocations";
+    certificate_expires: Family<CertificateLabels, Gauge> = Family::default(), "certificate_expires",
+        Some(Unit::Seconds), "Time until a certificate of the server expires; negative once it has";
     leases: Gauge = Gauge::default(), "leases", None, "Leases that cover resources";
     waiters: Gauge = Gauge::default(), "waiters", None, "Requests that wait for a lease";
     documents: Gauge = Gauge::default(), "documents", None, "Keys with a document";
@@ -228,6 +237,15 @@ impl Metrics {
     pub(crate) fn reloaded(&self, accepted: bool) {
         let result = if accepted { "accepted" } else { "refused" };
         self.reloads.get_or_create(&ResultLabels { result }).inc();
+    }
+
+    /// The certificates in use, as of `now` in Unix seconds. One that was removed is no longer shown.
+    pub(crate) fn certificates(&self, dates: &[CertificateDate], now: u64) {
+        self.certificate_expires.clear();
+        for date in dates {
+            let which = CertificateLabels { which: date.which.as_str() };
+            self.certificate_expires.get_or_create(&which).set(date.remaining(now));
+        }
     }
 
     pub(crate) fn refused(&self, code: api::Code) {

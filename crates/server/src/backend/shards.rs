@@ -12,6 +12,7 @@ use tokio::sync::oneshot;
 
 use crate::backend::boot::OpenStore;
 use crate::backend::byte_budget::ByteBudget;
+use crate::backend::certificate_dates::CertificateDates;
 use crate::backend::credential::StoreKey;
 use crate::backend::error::BackendError;
 use crate::backend::event_log::EventLog;
@@ -56,6 +57,8 @@ pub(crate) struct Components {
     pub(crate) metrics: Arc<Metrics>,
     /// Shared with the observer of the shards.
     pub(crate) event_log: Arc<EventLog>,
+    /// Shared with the identities, which are reloaded.
+    pub(crate) certificates: Arc<CertificateDates>,
     pub(crate) clocks: Clocks,
     pub(crate) random: FillRandom,
 }
@@ -73,6 +76,8 @@ pub struct Backend {
     pub(crate) torn_tails: Vec<TornTail>,
     pub(crate) metrics: Arc<Metrics>,
     pub(crate) event_log: Arc<EventLog>,
+    /// When the server's certificates expire.
+    pub(crate) certificates: Arc<CertificateDates>,
     pub(crate) subscribers: Arc<Subscribers>,
     /// Memory for request bodies being received.
     pub(crate) request_bodies: ByteBudget,
@@ -105,7 +110,7 @@ impl SubmitOptions {
 impl Backend {
     pub(crate) fn new(store: OpenStore, components: Components) -> Backend {
         let OpenStore { engines, key, map, torn_tails, guard } = store;
-        let Components { settings, metrics, event_log, clocks, random } = components;
+        let Components { settings, metrics, event_log, certificates, clocks, random } = components;
         assert!(!engines.is_empty(), "a store has at least one shard");
         let draining = AtomicBool::new(false);
         Backend {
@@ -119,6 +124,7 @@ impl Backend {
             torn_tails,
             metrics,
             event_log,
+            certificates,
             subscribers: Arc::default(),
             request_bodies: ByteBudget::new(REQUEST_BODY_LIMITS, settings.request_bodies),
             responses: ByteBudget::new(RESPONSE_LIMITS, settings.responses),

@@ -37,12 +37,13 @@ fn torn_tail(torn: &TornTail) -> responses::TornTail {
     }
 }
 
-/// Why the first shard that does not accept every command does not.
+/// Why the first shard that does not accept every command does not; or why no client can connect.
 fn unready_reason(backend: &Backend) -> Option<String> {
-    backend.shards().find_map(|shard| {
+    let shard = backend.shards().find_map(|shard| {
         let reason = backend.engine(shard).sequencer().health().reason?;
         Some(format!("shard {}: {reason}", shard.0))
-    })
+    });
+    shard.or_else(|| backend.certificates.expired(backend.clocks.unix_ms() / 1000))
 }
 
 /// Without the shards that no longer run queries.
@@ -51,5 +52,6 @@ pub(crate) async fn metrics(State(backend): State<Arc<Backend>>) -> impl IntoRes
     for shard in backend.shards() {
         shards.extend(backend.query(shard, |view| (view.kernel.counts(), view.waiters.len())).await);
     }
+    backend.metrics.certificates(&backend.certificates.all(), backend.clocks.unix_ms() / 1000);
     ([(header::CONTENT_TYPE, metrics::CONTENT_TYPE)], backend.metrics.text(&shards))
 }

@@ -13,10 +13,11 @@ use std::net::{IpAddr, Ipv6Addr};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use identity::{CertificateRefusal, PeerIdentity, Role, SharedDenylist, UnixTime};
+use identity::{CertificateRefusal, PeerIdentity, Role, UnixTime};
 use tokio::sync::Notify;
 
 use crate::backend::metrics::Metrics;
+use crate::http::identities::Tls;
 use crate::http::response_watch::ResponseWatch;
 use crate::peer::{ConnectionEnd, Peer, PeerConnection};
 
@@ -203,11 +204,13 @@ impl Connections {
         may_probe.then_some(ConnectionUse::Probes).ok_or(ConnectionLimit::Connections)
     }
 
-    /// Ends the connections whose certificate is revoked or has expired. Returns their number.
-    pub(crate) fn end_invalid(&self, denylist: &SharedDenylist, now: UnixTime) -> usize {
+    /// Ends the connections whose certificate is revoked, has expired, or is of a CA that is no longer trusted. Returns
+    /// their number.
+    pub(crate) fn end_invalid(&self, tls: &Tls, now: UnixTime) -> usize {
         self.end_where(|open| {
-            match open.certificate.as_ref().map(|certificate| denylist.check(certificate, now))? {
-                Ok(()) => None,
+            let certificate = open.certificate.as_ref()?;
+            match tls.denylist.check(certificate, now) {
+                Ok(()) => tls.server.distrusts(certificate).then_some(ConnectionEnd::Revoked),
                 Err(CertificateRefusal::Revoked(_)) => Some(ConnectionEnd::Revoked),
                 Err(CertificateRefusal::Expired(_)) => Some(ConnectionEnd::Expired),
             }

@@ -3,79 +3,103 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use identity::file::{self, Existing};
 use identity::{
-    Algorithm, Authority, Days, Denylist, Error, Host, IssueContext, Name, RefusalObserver, Rights, Role,
-    ServerBundle, ServerTls, SharedDenylist, UnixTime, Zeroizing,
+    Denylist, Error, IdentityLocation, RefusalObserver, ServerBundle, ServerTls, SharedDenylist, SpiffeMap,
+    Zeroizing, file,
 };
 use tokio_rustls::rustls::time_provider::DefaultTimeProvider;
 
-use crate::backend::machine_clocks;
+use crate::backend::certificate_dates::CertificateDates;
 use crate::http::refused_serial;
+use crate::http::{certificate_expiry, first_start};
 
-const CA: &str = "ca.pem";
-const SERVER: &str = "server.pem";
-/// The client's identity file that the first start creates in the data directory.
-pub const CLIENT: &str = "client.pem";
-
-/// The server's identity file. In the data directory it is created at the first start.
-pub(crate) fn server_file(bundle: Option<&Path>, data_dir: &Path) -> PathBuf {
-    bundle.map_or_else(|| data_dir.join(SERVER), Path::to_path_buf)
-}
-
-/// TLS of a server: its certificate, its CA, and the revoked certificates.
+/// TLS of a server: its certificate, its CAs, and the revoked certificates.
 #[derive(Clone)]
 pub struct Tls {
-    /// The server's certificate, and the CA of its clients.
+    /// The server's certificate, and the CAs of its clients.
     pub server: ServerTls,
     /// Revoked client certificates, checked for every request.
     pub denylist: Arc<SharedDenylist>,
 }
 
+/// Where the files of a server's identity are.
+pub(crate) struct IdentitySources {
+    /// `None`: in the data directory, where it is created at the first start.
+    pub(crate) location: Option<IdentityLocation>,
+    pub(crate) denylist: Option<PathBuf>,
+    pub(crate) spiffe_map: Option<PathBuf>,
+    pub(crate) data_dir: PathBuf,
+}
+
+impl IdentitySources {
+    /// The file with the server's private key.
+    pub(crate) fn key_file(&self) -> PathBuf {
+        let in_data_dir = || self.data_dir.join(first_start::SERVER);
+        self.location.as_ref().map_or_else(in_data_dir, IdentityLocation::key_file)
+    }
+}
+
 /// A server's identity, and the files that it comes from.
 pub(crate) struct Identities {
     pub(crate) tls: Tls,
+    /// When the certificates in use expire.
+    pub(crate) dates: Arc<CertificateDates>,
     /// The files as they were loaded.
     pub(crate) loaded: Fingerprint,
-    bundle: PathBuf,
+    location: IdentityLocation,
     denylist: Option<PathBuf>,
+    spiffe_map: Option<PathBuf>,
 }
 
 impl Identities {
     /// From the configured identity file, or from the one in the data directory, which is created if it does not exist.
-    pub(crate) fn load(
-        bundle: Option<&Path>,
-        denylist_path: Option<&Path>,
-        data_dir: &Path,
-    ) -> Result<Identities, Error> {
-        let bundle = match bundle {
-            Some(path) => path.to_path_buf(),
-            None => first_start(data_dir)?,
+    pub(crate) fn load(sources: IdentitySources) -> Result<Identities, Error> {
+        let IdentitySources { location, denylist: denylist_path, spiffe_map, data_dir } = sources;
+        let location = match location {
+            Some(location) => location,
+            None => IdentityLocation::Path(first_start::server_file(&data_dir)?),
         };
-        let files = IdentityFiles::read(&bundle, denylist_path);
-        let (parsed, denylist) = files.parse()?;
+        let files = IdentityFiles::read(&location, denylist_path.as_deref(), spiffe_map.as_deref());
+        let ParsedFiles { bundle, denylist, spiffe } = files.parse()?;
+        first_start::warn_of_ca_key(location.path(), &bundle);
+        let dates = Arc::new(CertificateDates::default());
+        dates.replace(certificate_expiry::dates(&bundle, location.path()));
         let denylist = Arc::new(SharedDenylist::new(denylist));
-        let clock = Arc::new(DefaultTimeProvider);
-        let observer = RefusalObserver::new(refused_serial::note);
-        let server = ServerTls::with_observer(&parsed, Arc::clone(&denylist), clock, observer)?;
+        let server = ServerTls::new(&bundle, Arc::clone(&denylist), Arc::new(DefaultTimeProvider))?;
+        server.observe_refusals(RefusalObserver::new(refused_serial::note));
+        server.map_spiffe_ids(spiffe);
         let (tls, loaded) = (Tls { server, denylist }, files.fingerprint());
-        Ok(Identities { tls, loaded, bundle, denylist: denylist_path.map(Path::to_path_buf) })
+        Ok(Identities { tls, dates, loaded, location, denylist: denylist_path, spiffe_map })
     }
 
     /// Reads the files as they are now.
     pub(crate) fn read_files(&self) -> IdentityFiles {
-        IdentityFiles::read(&self.bundle, self.denylist.as_deref())
+        IdentityFiles::read(&self.location, self.denylist.as_deref(), self.spiffe_map.as_deref())
+    }
+
+    /// Records when the certificates of a bundle that is in use expire.
+    pub(crate) fn note_dates(&self, bundle: &ServerBundle) {
+        self.dates.replace(certificate_expiry::dates(bundle, self.location.path()));
     }
 }
 
-/// The texts of the identity file and the denylist file, read at one moment. Symbolic links are followed each time: a
+/// The identity, the denylist file and the SPIFFE map, read at one moment. Symbolic links are followed each time: a
 /// mounted directory may be swapped as a whole.
 pub(crate) struct IdentityFiles {
-    bundle: FileText,
+    bundle: Result<ServerBundle, Error>,
     denylist: Option<FileText>,
+    spiffe_map: Option<FileText>,
 }
 
-/// The hash of the texts of the files, or of the reasons why they cannot be read.
+/// The contents of the files.
+pub(crate) struct ParsedFiles {
+    pub(crate) bundle: ServerBundle,
+    /// The union of the bundle's denylist and the one in the denylist file.
+    pub(crate) denylist: Denylist,
+    pub(crate) spiffe: SpiffeMap,
+}
+
+/// The hash of the contents of the files, or of the reasons why they cannot be read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Fingerprint([u8; 32]);
 
@@ -103,54 +127,41 @@ impl FileText {
 }
 
 impl IdentityFiles {
-    fn read(bundle: &Path, denylist: Option<&Path>) -> IdentityFiles {
-        IdentityFiles { bundle: FileText::read(bundle), denylist: denylist.map(FileText::read) }
+    fn read(
+        location: &IdentityLocation,
+        denylist: Option<&Path>,
+        spiffe_map: Option<&Path>,
+    ) -> IdentityFiles {
+        IdentityFiles {
+            bundle: location.read_server(),
+            denylist: denylist.map(FileText::read),
+            spiffe_map: spiffe_map.map(FileText::read),
+        }
     }
 
     pub(crate) fn fingerprint(&self) -> Fingerprint {
+        let bundle = match &self.bundle {
+            Ok(bundle) => blake3::hash(bundle.to_pem().as_bytes()),
+            Err(error) => blake3::hash(error.to_string().as_bytes()),
+        };
         let mut hasher = blake3::Hasher::new();
-        for file in std::iter::once(&self.bundle).chain(&self.denylist) {
+        hasher.update(bundle.as_bytes());
+        for file in self.denylist.iter().chain(&self.spiffe_map) {
             hasher.update(file.hash().as_bytes());
         }
         Fingerprint(hasher.finalize().into())
     }
 
-    /// The bundle, and the union of its denylist and the one in the denylist file.
-    pub(crate) fn parse(&self) -> Result<(ServerBundle, Denylist), Error> {
-        let bundle = self.bundle.parse(ServerBundle::parse)?;
-        let mut revoked = bundle.denylist().clone();
+    pub(crate) fn parse(&self) -> Result<ParsedFiles, Error> {
+        let bundle = self.bundle.clone()?;
+        let mut denylist = bundle.denylist().clone();
         if let Some(file) = &self.denylist {
-            revoked = revoked.union(&file.parse(Denylist::parse)?);
+            denylist = denylist.union(&file.parse(Denylist::parse)?);
         }
-        Ok((bundle, revoked))
+        let spiffe = match &self.spiffe_map {
+            Some(file) => file.parse(SpiffeMap::parse)?,
+            None => SpiffeMap::default(),
+        };
+        Ok(ParsedFiles { bundle, denylist, spiffe })
     }
-}
-
-/// Creates a CA, a server and an operator client in the data directory, unless it has a server.
-fn first_start(data: &Path) -> Result<PathBuf, Error> {
-    let server = data.join(SERVER);
-    if server.exists() {
-        return Ok(server);
-    }
-    store::private::create_dir(data)
-        .map_err(|error| Error::io("creating the data directory", data, &error))?;
-    let mut fill = system::random::fill;
-    let mut moment =
-        IssueContext { now: UnixTime::since_unix_epoch(machine_clocks::since_epoch()), fill: &mut fill };
-    let name = |text: &str| text.parse::<Name>();
-    let authority =
-        Authority::create(&name("lockd CA")?, Algorithm::default(), Days::CA_DEFAULT, &mut moment)?;
-    let usual = (Algorithm::default(), Days::DEFAULT);
-    let hosts = Host::of_this_machine(&system::host_name());
-    let bundle = authority.issue_server(&name("lockd")?, &hosts, usual, &mut moment)?;
-    let client =
-        authority.issue_client(&name("operator")?, (Role::Operator, &Rights::all()), usual, &mut moment)?;
-    let ca = authority.to_bundle(None, &mut moment)?;
-    let (ca_path, client_path) = (data.join(CA), data.join(CLIENT));
-    let files: [(&Path, &str); 3] =
-        [(&ca_path, &ca.to_pem()), (&client_path, &client.to_pem()), (&server, &bundle.to_pem())];
-    file::write(&files, Existing::Keep, &mut system::random::fill)?;
-    tracing::info!(directory = %data.display(), "created a CA, a server and a client identity");
-    tracing::warn!(file = %ca_path.display(), "the CA's key is not encrypted; keep it elsewhere");
-    Ok(server)
 }

@@ -13,7 +13,6 @@ use std::time::Duration;
 
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use hyper_util::server::conn::auto;
-use identity::PeerIdentity;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream, UnixListener};
 use tokio::sync::watch;
@@ -90,7 +89,7 @@ pub(crate) async fn serve(listeners: Vec<Listener>, context: ListenerContext) {
     let (mut revocation, handshakes) = (None, Handshakes::new(handshakes_max, handshakes_per_address_max));
     for listener in listeners {
         let revocation_check = match &listener {
-            Listener::Tls(_, tls) => Some(RevocationCheck::new(&tls.denylist, &context.backend)),
+            Listener::Tls(_, tls) => Some(RevocationCheck::new(&tls.server, &tls.denylist, &context.backend)),
             Listener::Plain(..) | Listener::Unix(..) => None,
         };
         let guard = match &listener {
@@ -231,7 +230,7 @@ impl Acceptor {
         let timeout = self.context.limits.head_timeout;
         let stream = tokio::time::timeout(timeout, acceptor.accept(stream)).await??;
         let chain = stream.get_ref().1.peer_certificates().unwrap_or_default();
-        let peer = Peer::from_certificate(PeerIdentity::from_chain(chain)?)?;
+        let peer = Peer::from_certificate(tls.server.peer(chain)?)?;
         Ok((stream, peer))
     }
 

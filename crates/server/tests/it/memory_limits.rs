@@ -32,7 +32,7 @@ fn large(prefix: &str) -> Value {
 /// A server with little memory, for several clients.
 struct SmallServer {
     server: Server,
-    _dir: tempfile::TempDir,
+    dir: tempfile::TempDir,
 }
 
 impl SmallServer {
@@ -40,7 +40,7 @@ impl SmallServer {
         let dir = tempfile::tempdir().expect("a directory");
         let store = StoreUrl::disk(dir.path().join("store"));
         let config = Config { mtls: false, store, memory_max: 64 << 20, ..Config::in_directory(dir.path()) };
-        SmallServer { server: Server::new(config).expect("a store"), _dir: dir }
+        SmallServer { server: Server::new(config).expect("a store"), dir }
     }
 
     fn router_of(&self, name: &str) -> Router {
@@ -63,7 +63,7 @@ impl SmallServer {
 
     fn blobs(&self) -> usize {
         let mut found = Vec::new();
-        crate::uploads::collect(&self._dir.path().join("store/blob"), &mut found);
+        crate::uploads::collect(&self.dir.path().join("store/blob"), &mut found);
         found.len()
     }
 
@@ -179,7 +179,9 @@ async fn uploads_of_one_identity_have_a_limit_of_bytes() {
     sender.send_data(format!("[\"{}\"]", "x".repeat(1 << 20)).into()).await.expect("it is read");
     drop(sender);
     assert_eq!(within("another identity writes", other).await.expect("a reply").0, 200);
-    uploads.into_iter().for_each(|upload| upload.abort());
+    for upload in uploads {
+        upload.abort();
+    }
 }
 
 /// Responses that a client did not read occupied memory without a limit: 10 requests, a gigabyte.
@@ -262,5 +264,7 @@ async fn contention_is_cut_by_bytes() {
     let described = server.until("/v1/contention", |body| body["more"] == true).await;
     let shown = described["waiting"].as_array().map_or(0, Vec::len);
     assert!((5..40).contains(&shown) && described.to_string().len() < 2 << 20, "{shown}");
-    waiting.into_iter().for_each(|waiter| waiter.abort());
+    for waiter in waiting {
+        waiter.abort();
+    }
 }

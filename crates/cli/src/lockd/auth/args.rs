@@ -6,6 +6,10 @@ use clap::{Args, Subcommand, ValueEnum};
 use identity::file::Existing;
 use identity::{Algorithm, Days, Host, Name, NamespaceRights, Role, Serial};
 
+use super::list::List;
+use super::renew::Renew;
+use super::trust::TrustArgs;
+
 #[derive(Subcommand)]
 pub(crate) enum AuthCommand {
     /// Create an identity file.
@@ -13,7 +17,17 @@ pub(crate) enum AuthCommand {
         #[command(subcommand)]
         command: NewCommand,
     },
-    /// Revoke client certificates by serial.
+    /// Issue the certificates of an identity file again, before they expire.
+    ///
+    /// Name, rights, hosts, key algorithm, trusted CAs and denylist stay; keys, serials and dates are new. Running servers
+    /// and clients that use the file take it over within seconds. With --ca-in another CA issues them, and the old one
+    /// stays trusted.
+    Renew(Renew),
+    /// Trust another CA too, or one no longer: to replace a CA without an interruption.
+    Trust(TrustArgs),
+    /// List the issued certificates, with revoked and expired ones marked.
+    List(List),
+    /// Revoke certificates by serial, by identity file or by name.
     Revoke {
         #[command(subcommand)]
         command: RevokeCommand,
@@ -44,23 +58,32 @@ pub(crate) enum NewCommand {
     Server(NewServer),
     /// Create a client certificate, issued by a server's CA.
     Client(NewClient),
+    /// Create a CA alone, to replace another with it.
+    Ca(NewCa),
 }
 
 #[derive(Subcommand)]
 pub(crate) enum RevokeCommand {
-    /// Add serials to the denylist in a server's identity file. Needs no CA key.
+    /// Add clients to the denylist in a server's identity file. Needs no CA key.
     ///
-    /// A running server that uses the file applies the new list within 5 seconds, without a restart: it closes the
-    /// connections of revoked clients and dismisses their waiters. `lockd reload` does it at once.
+    /// Running servers that use the file apply the new list within 5 seconds: they close the connections of revoked
+    /// clients and dismiss their waiters. `lockd reload` does it at once.
     #[command(after_help = "Example:\n  \
-                            lockd auth revoke client --server-in server.pem --out server.pem 4f0c2e…\n\n\
-                            `lockd auth inspect client` shows the serial of a client's file.")]
+                            lockd auth revoke client --server-in server.pem 4f0c2e…\n  \
+                            lockd auth revoke client --server-in server.pem --in client1.pem\n  \
+                            lockd auth revoke client --server-in server.pem --cn worker-1\n\n\
+                            `lockd auth list` shows the serials of all issued certificates.")]
     Client(Revoke),
+    /// Add servers to the denylist in clients' identity files: those clients refuse to connect to them.
+    ///
+    /// Running clients that use the files apply the new list within seconds. For clients whose files are elsewhere, give
+    /// them the serials in a file with --denylist-path.
+    Server(RevokeServer),
 }
 
 #[derive(Subcommand)]
 pub(crate) enum UnrevokeCommand {
-    /// Mark serials in the denylist of a server's identity file as valid again. Needs no CA key.
+    /// Mark clients in the denylist of a server's identity file as valid again. Needs no CA key.
     ///
     /// A server accepts a denylist that lost serials only if they are marked. A serial that is also in the file of
     /// --denylist-path stays revoked until its line there is removed.
@@ -150,6 +173,27 @@ pub(crate) struct NewClient {
 }
 
 #[derive(Args)]
+#[command(after_help = "Example:\n  lockd auth new ca --out new/ca.pem --ca-pass-prompt")]
+pub(crate) struct NewCa {
+    /// File to write the CA to.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) out: PathBuf,
+    /// Common name of the CA certificate.
+    #[arg(long, value_name = "NAME", default_value = "lockd CA")]
+    pub(crate) cn: Name,
+    #[command(flatten)]
+    pub(crate) pass: PassphraseSource,
+    /// Validity in days.
+    #[arg(long, value_name = "N", default_value_t = Days::CA_DEFAULT)]
+    pub(crate) days: Days,
+    /// Algorithm of the private key.
+    #[arg(long, value_enum, default_value_t = KeyAlgorithm::P256)]
+    pub(crate) algorithm: KeyAlgorithm,
+    #[command(flatten)]
+    pub(crate) write: WriteArgs,
+}
+
+#[derive(Args)]
 pub(crate) struct Revoke {
     /// Identity file of the server.
     #[arg(long, value_name = "FILE")]
@@ -157,11 +201,53 @@ pub(crate) struct Revoke {
     /// File to write the result to; by default it replaces --server-in.
     #[arg(long, value_name = "FILE")]
     pub(crate) out: Option<PathBuf>,
-    /// Serials of the certificates, in hexadecimal.
-    #[arg(value_name = "HEX-SERIAL", required = true)]
-    pub(crate) serials: Vec<Serial>,
+    #[command(flatten)]
+    pub(crate) selection: Selection,
     #[command(flatten)]
     pub(crate) write: WriteArgs,
+}
+
+#[derive(Args)]
+#[command(after_help = "Example:\n  \
+                        lockd auth revoke server --client-in client1.pem --in stolen-server.pem\n  \
+                        lockd auth revoke server --client-in client1.pem --client-in client2.pem 4f0c2e…")]
+pub(crate) struct RevokeServer {
+    /// Identity file of a client that must refuse the server. Repeatable.
+    #[arg(long, value_name = "FILE", required = true)]
+    pub(crate) client_in: Vec<PathBuf>,
+    #[command(flatten)]
+    pub(crate) selection: Selection,
+    #[command(flatten)]
+    pub(crate) output: Output,
+}
+
+/// The certificates to revoke.
+#[derive(Args)]
+#[group(required = true, multiple = true, args = ["serials", "files", "cn"])]
+pub(crate) struct Selection {
+    /// Serials to revoke, in hexadecimal.
+    #[arg(value_name = "HEX-SERIAL")]
+    pub(crate) serials: Vec<Serial>,
+    /// Identity file, or certificate, to revoke. Repeatable.
+    #[arg(long = "in", value_name = "FILE")]
+    pub(crate) files: Vec<PathBuf>,
+    /// Revoke every unexpired certificate that was issued under this name, by the record of issued certificates.
+    /// Repeatable.
+    #[arg(long, value_name = "NAME")]
+    pub(crate) cn: Vec<Name>,
+    #[command(flatten)]
+    pub(crate) record: RecordSource,
+}
+
+/// The record of issued certificates.
+#[derive(Args)]
+pub(crate) struct RecordSource {
+    /// CA file, if it is not next to the server's file: the record is next to it.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) ca_in: Option<PathBuf>,
+    /// Record of issued certificates, if it is not next to the CA's key.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) issued: Option<PathBuf>,
 }
 
 #[derive(Args)]
@@ -203,12 +289,15 @@ pub(crate) struct VerifyClient {
 /// The issuing CA.
 #[derive(Args)]
 pub(crate) struct CaSource {
-    /// Identity file of a server of the CA. The CA key is read from this file, else from ca.pem next to it.
+    /// Identity file of a server of the CA. The CA key is read from this file, else from ca.pem or ca/ca.pem next to it.
     #[arg(long, value_name = "FILE")]
     pub(crate) server_in: Option<PathBuf>,
     /// CA file, if it is elsewhere.
     #[arg(long, value_name = "FILE")]
     pub(crate) ca_in: Option<PathBuf>,
+    /// File to record the issued certificate in [default: `issued` next to the file with the CA key].
+    #[arg(long, value_name = "FILE")]
+    pub(crate) issued: Option<PathBuf>,
 }
 
 /// The source of the CA key's passphrase; never the command line, which other processes can read.
@@ -239,11 +328,7 @@ pub(crate) struct CertificateArgs {
 
 impl CertificateArgs {
     pub(crate) fn get(&self) -> (Algorithm, Days) {
-        let algorithm = match self.algorithm {
-            KeyAlgorithm::P256 => Algorithm::P256,
-            KeyAlgorithm::Ed25519 => Algorithm::Ed25519,
-        };
-        (algorithm, self.days)
+        (self.algorithm.into(), self.days)
     }
 }
 
@@ -296,6 +381,15 @@ pub(crate) enum KeyAlgorithm {
     Ed25519,
 }
 
+impl From<KeyAlgorithm> for Algorithm {
+    fn from(algorithm: KeyAlgorithm) -> Algorithm {
+        match algorithm {
+            KeyAlgorithm::P256 => Algorithm::P256,
+            KeyAlgorithm::Ed25519 => Algorithm::Ed25519,
+        }
+    }
+}
+
 impl AuthCommand {
     /// Checks that involve several flags.
     pub(crate) fn check(&self) -> Result<(), &'static str> {
@@ -304,6 +398,7 @@ impl AuthCommand {
             AuthCommand::New { command: NewCommand::Client(args) } if args.source.is_none() => {
                 Err("a client certificate needs a CA; pass --server-in server.pem or --ca-in ca.pem")
             }
+            AuthCommand::List(args) => args.check(),
             _ => Ok(()),
         }
     }
@@ -338,7 +433,7 @@ impl CaSource {
     }
 }
 
-/// The default path of a server's CA file.
+/// The path of the CA file that `auth new server` writes by default.
 pub(crate) fn default_ca_file(server: &Path) -> PathBuf {
     server.with_file_name("ca.pem")
 }

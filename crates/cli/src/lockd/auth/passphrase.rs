@@ -1,6 +1,7 @@
 //! The passphrase of the CA key: prompted for, or read from a file or a descriptor. It is zeroized after use, and never
 //! taken from the command line, which other processes can read.
 
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
 use identity::{CaKey, Passphrase, file};
@@ -11,6 +12,12 @@ use super::args::PassphraseSource;
 impl PassphraseSource {
     /// The passphrase for a new key; `None` leaves it unencrypted.
     pub(crate) fn for_new_key(&self) -> Result<Option<Passphrase>, String> {
+        let passphrase = self.choose()?;
+        passphrase.as_ref().map_or(Ok(()), Passphrase::check_length)?;
+        Ok(passphrase)
+    }
+
+    fn choose(&self) -> Result<Option<Passphrase>, String> {
         if !self.prompt {
             return self.read();
         }
@@ -33,10 +40,24 @@ impl PassphraseSource {
     }
 
     fn read(&self) -> Result<Option<Passphrase>, String> {
+        self.file.as_deref().map_or(Ok(()), check_readers)?;
         let open = self.descriptor.map(|number| PathBuf::from(format!("/dev/fd/{number}")));
         let path = self.file.as_ref().or(open.as_ref());
         path.map(|path| first_line(path)).transpose()
     }
+}
+
+/// Refuses a file that other users may read.
+fn check_readers(path: &Path) -> Result<(), String> {
+    // A file that cannot be examined cannot be read either, which is reported with its name.
+    let Ok(found) = std::fs::metadata(path) else { return Ok(()) };
+    let mode = found.permissions().mode();
+    if found.is_file() && mode & 0o077 != 0 {
+        let shown = path.display();
+        let what = format!("other users can read the passphrase; run `chmod 600 {shown}`");
+        return Err(format!("{what}: file={shown} mode={:o}", mode & 0o777));
+    }
+    Ok(())
 }
 
 fn first_line(path: &Path) -> Result<Passphrase, String> {

@@ -7,7 +7,7 @@ use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
-use identity::{Certificate, Denylist, Error, UnixTime};
+use identity::{Certificate, Denylist, Error, KeyedCertificate, UnixTime};
 
 use super::args::{Output, VerifyClient, VerifyServer};
 use super::view::{IdentityReport, rfc3339};
@@ -47,9 +47,8 @@ impl Findings {
         let bundle = read_server(&args.input)?;
         self.problems = bundle.check(&denylist, now);
         self.revoked = bundle.denylist().union(&denylist);
-        for certificate in [bundle.ca(), bundle.server().certificate(), bundle.forwarding().certificate()] {
-            self.note_end(certificate, now);
-        }
+        let own = bundle.own().map(KeyedCertificate::certificate);
+        bundle.anchors().iter().chain(own).for_each(|certificate| self.note_end(certificate, now));
         if bundle.ca_key().is_some_and(|key| !key.is_sealed()) {
             self.notes.push(
                 "the CA key is in the server's file, unencrypted: its readers can issue client certificates"
@@ -76,8 +75,9 @@ impl Findings {
         let left = certificate.not_after().as_secs().saturating_sub(now.as_secs());
         if (1..SOON_SECONDS).contains(&left) {
             let (name, until) = (certificate.name(), rfc3339(certificate.not_after()));
-            self.notes
-                .push(format!("the certificate expires soon; issue a new one: cn={name} not_after={until}"));
+            self.notes.push(format!(
+                "the certificate expires soon; run `lockd auth renew`: cn={name} not_after={until}"
+            ));
         }
     }
 

@@ -9,7 +9,9 @@ use std::path::Path;
 use std::time::{Duration, UNIX_EPOCH};
 
 use cli::untrusted::{escape, escape_lines};
-use identity::{CaKey, Certificate, ClientBundle, Denylist, PeerIdentity, ServerBundle, UnixTime};
+use identity::{
+    CaKey, Certificate, ClientBundle, Denylist, PeerIdentity, ServerBundle, TrustAnchors, UnixTime,
+};
 use serde_json::{Value, json};
 
 use super::args::OutputFormat;
@@ -50,6 +52,10 @@ impl IdentityReport {
         self.add_list(name, denylist.iter().map(|serial| serial.to_string()).collect());
     }
 
+    pub(crate) fn add_ca(&mut self, ca: &Certificate) {
+        self.add_certificate("ca", ca, vec![]);
+    }
+
     pub(crate) fn add_server(&mut self, bundle: &ServerBundle) {
         let key = match bundle.ca_key() {
             None => "not in this file",
@@ -59,7 +65,10 @@ impl IdentityReport {
         let server = bundle.server().certificate();
         self.add_certificate("ca", bundle.ca(), vec![("key", Field::Text(key.into()))]);
         self.add_certificate("server", server, vec![("hosts", Field::List(server.hosts().to_vec()))]);
-        self.add_certificate("forwarding", bundle.forwarding().certificate(), vec![]);
+        if let Some(forwarding) = bundle.forwarding() {
+            self.add_certificate("forwarding", forwarding.certificate(), vec![]);
+        }
+        self.add_other_cas(bundle.anchors());
     }
 
     pub(crate) fn add_client(&mut self, bundle: &ClientBundle) {
@@ -68,6 +77,20 @@ impl IdentityReport {
         let more = vec![("role", Field::Text(role.to_string())), ("namespaces", Field::List(namespaces))];
         self.add_certificate("client", bundle.client().certificate(), more);
         self.add_certificate("ca", bundle.ca(), vec![]);
+        self.add_other_cas(bundle.anchors());
+        if !bundle.denylist().is_empty() {
+            self.add_serials("revoked_servers", bundle.denylist());
+        }
+    }
+
+    fn add_other_cas(&mut self, anchors: &TrustAnchors) {
+        for ca in anchors.others() {
+            self.add_certificate("other_ca", ca, vec![]);
+        }
+    }
+
+    pub(crate) fn add_text(&mut self, name: &'static str, text: &str) {
+        self.0.push((name, Field::Text(text.into())));
     }
 
     fn add_certificate(&mut self, name: &'static str, certificate: &Certificate, more: Fields) {

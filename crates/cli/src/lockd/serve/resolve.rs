@@ -218,12 +218,10 @@ mod tests {
                 ("inline-max", "65536") => "64KiB",
                 ("max-document-bytes-per-namespace", "17179869184") => "16GiB",
                 (
-                    "data-dir" | "store" | "bundle" | "unix" | "denylist-path" | "otlp-endpoint"
-                    | "allowed-hosts" | "memory-max",
+                    "data-dir" | "store" | "bundle" | "unix" | "denylist-path" | "otlp-endpoint" | "tls-cert"
+                    | "tls-key" | "tls-ca" | "spiffe-map" | "allowed-hosts" | "memory-max",
                     _,
-                ) => {
-                    continue;
-                }
+                ) => continue,
                 (_, text) => text,
             };
             assert!(line.contains(&format!("[default: {said}]")), "{line}: {said}");

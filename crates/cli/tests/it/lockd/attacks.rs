@@ -154,8 +154,17 @@ fn an_operator_has_no_power_beyond_the_namespaces_of_its_certificate() {
     assert_eq!(ada.post("/v1/keepalive", &json!({"lease_id": lease["lease_id"]})).0, 200);
     ada.acquire(&json!({"key": "another"}));
     assert_eq!(ada.read("key=k", &lease), (200, r#"{"secret":1}"#.to_string()));
+    // The operator of `*` is one everywhere.
+    assert!(star.get("/v1/quotas").1.contains("\"max_leases\":8"));
+    assert_eq!(star.post(&format!("/v1/leases/{}/revoke", public_id(&lease)), &Value::Null).0, 200);
+}
 
-    // In its own namespace it is an operator.
+#[test]
+fn an_operator_of_one_namespace_is_an_operator_there() {
+    let world = World::start();
+    let mut eve = world.client("eve", &["--role", "operator", "--namespace", "teamb:rw"]);
+    let quota = r#"{"namespace":"default","max_leases":7}"#;
+    assert_eq!(world.operator().send("PUT", "/v1/quotas", "", quota).0, 200);
     let mut bob = world.client("bob", &["--namespace", "teamb:rw"]);
     let theirs = bob.acquire(&json!({"namespace": "teamb", "key": "k"}));
     for (call, state) in [("revoke", "revoking"), ("reclaim", "revoked")] {
@@ -168,9 +177,6 @@ fn an_operator_has_no_power_beyond_the_namespaces_of_its_certificate() {
     let (_, quotas) = eve.get("/v1/quotas");
     assert!(quotas.contains("\"max_leases\":3") && !quotas.contains("\"max_leases\":7"), "{quotas}");
     assert_eq!(eve.send("DELETE", "/v1/namespaces/teamb", "", "").0, 200);
-    // And the operator of `*` is one everywhere.
-    assert!(star.get("/v1/quotas").1.contains("\"max_leases\":8"));
-    assert_eq!(star.post(&format!("/v1/leases/{}/revoke", public_id(&lease)), &Value::Null).0, 200);
 }
 
 /// `GET /v1/leases/ID` answered 404 for a lease that the caller may not see and 410 for an LSN that is no lease: whoever

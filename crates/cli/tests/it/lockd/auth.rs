@@ -20,7 +20,7 @@ struct WorkDir(TempDir);
 impl WorkDir {
     fn new() -> WorkDir {
         let dir = WorkDir(tempfile::tempdir().expect("a directory"));
-        dir.write("pass", "correct horse\n");
+        dir.write_private("pass", "correct horse\n");
         dir
     }
 
@@ -38,6 +38,11 @@ impl WorkDir {
 
     fn write(&self, name: &str, text: &str) {
         fs::write(self.path().join(name), text).expect("writable");
+    }
+
+    fn write_private(&self, name: &str, text: &str) {
+        self.write(name, text);
+        fs::set_permissions(self.path().join(name), fs::Permissions::from_mode(0o600)).expect("ours");
     }
 
     fn read(&self, name: &str) -> String {
@@ -158,17 +163,18 @@ fn a_person_is_asked_for_the_passphrase() {
         "*",
         "--ca-pass-prompt",
     ];
-    assert_eq!(at_a_terminal(&dir, &args, "typed\ntyped\n"), Some(0));
+    assert_eq!(at_a_terminal(&dir, &args, "typed by hand\ntyped by hand\n"), Some(0));
     assert!(dir.read("ca.pem").contains("LOCKD ENCRYPTED CA KEY"));
     let args = ["new", "client", "--server-in", "server.pem", "--out", "client1.pem", "--cn", "worker-1"];
     assert_eq!(at_a_terminal(&dir, &args, "wrong\n"), Some(1));
     assert!(!dir.has("client1.pem"));
-    assert_eq!(at_a_terminal(&dir, &args, "typed\n"), Some(0));
+    assert_eq!(at_a_terminal(&dir, &args, "typed by hand\n"), Some(0));
     assert!(dir.has("client1.pem"));
 
     let args = ["new", "server", "--out", "other/server.pem", "--ca-pass-prompt"];
     fs::create_dir(dir.path().join("other")).expect("a directory");
-    assert_eq!(at_a_terminal(&dir, &args, "one\nanother\n"), Some(1), "they differ");
+    assert_eq!(at_a_terminal(&dir, &args, "one of thirteen\nanother of them\n"), Some(1), "they differ");
+    assert_eq!(at_a_terminal(&dir, &args, "too short\ntoo short\n"), Some(1));
     assert!(!dir.has("other/ca.pem"));
 }
 
@@ -263,7 +269,11 @@ fn a_client_is_made_from_either_place_of_the_ca_key() {
     assert_eq!(client("a.pem", &[]).code, 0, "in the server's file, in clear");
     let missing = client("b.pem", &PASS);
     assert_eq!(missing.code, 1);
-    assert!(missing.stderr.contains("pass --ca-in: server=b.pem ca=ca.pem"), "{}", missing.stderr);
+    assert!(
+        missing.stderr.contains("pass --ca-in: file=b.pem searched=ca.pem,ca/ca.pem"),
+        "{}",
+        missing.stderr
+    );
     assert_eq!(client("b.pem", &["--ca-in", "vault/ca-b.pem", PASS[0], PASS[1]]).code, 0);
     let wrong = client("b.pem", &["--ca-in", "vault/ca-a.pem"]);
     assert!(wrong.stderr.contains("of another CA than the server"), "{}", wrong.stderr);
@@ -301,8 +311,8 @@ fn a_passphrase_comes_from_a_file_or_a_descriptor_and_must_be_right() {
     let dir = WorkDir::new();
     dir.done(&["new", "server", "--out", "server.pem", PASS[0], PASS[1]]);
     let args = ["new", "client", "--server-in", "server.pem", "--out", "c.pem", "--cn", "x"];
-    dir.write("wrong", "incorrect horse\n");
-    dir.write("empty", "\n");
+    dir.write_private("wrong", "incorrect horse\n");
+    dir.write_private("empty", "\n");
     dir.refused(&args, 1, "there is no terminal to prompt on; pass --ca-pass-file or --ca-pass-fd");
     dir.refused(&[&args[..], &["--ca-pass-file", "wrong"]].concat(), 1, "the passphrase is wrong");
     dir.refused(
@@ -318,6 +328,22 @@ fn a_passphrase_comes_from_a_file_or_a_descriptor_and_must_be_right() {
         "cannot be used with",
     );
     assert!(!dir.has("c.pem"));
+
+    let fresh = ["new", "server", "--out", "s2.pem", "--ca-out", "ca2.pem"];
+    dir.write_private("short", "eleven char\n");
+    let too_short = [&fresh[..], &["--ca-pass-file", "short"]].concat();
+    dir.refused(
+        &too_short,
+        1,
+        "the passphrase is too short: a copy of the CA's file lets it be guessed offline: characters_min=12",
+    );
+    for mode in [0o640, 0o604] {
+        fs::set_permissions(dir.path().join("pass"), fs::Permissions::from_mode(mode)).expect("ours");
+        let wide = [&fresh[..], &PASS].concat();
+        dir.refused(&wide, 1, &format!("run `chmod 600 pass`: file=pass mode={mode:o}"));
+        dir.refused(&[&args[..], &PASS].concat(), 1, "other users can read the passphrase");
+    }
+    assert!(!dir.has("s2.pem") && !dir.has("ca2.pem") && !dir.has("c.pem"));
 
     let pass = fs::File::open(dir.path().join("pass")).expect("there");
     let mut command = dir.command(&[&args[..], &["--ca-pass-fd", "0"]].concat());
@@ -441,7 +467,7 @@ fn verify_reports_problems_as_text_and_as_json() {
     let table = [
         ("strange.pem", "not issued by this CA"),
         ("cut.pem", "cut short"),
-        ("twice.pem", "more than one CA certificate"),
+        ("twice.pem", "more than one client certificate"),
         ("server.pem", "does not belong into a client's file"),
         ("none.pem", "file=none.pem"),
     ];

@@ -113,20 +113,25 @@ fn a_clients_identity_file_that_every_user_may_read_is_refused() {
     let data = dir.path().join("data");
     let server = Running::start(&data, &["--store", "mem://"]);
     let identity = data.join("client.pem");
-    let list = || {
-        let mut command = Command::new(assert_cmd::cargo::cargo_bin!("lockd"));
-        command.args(["client", "list", "--server", &server.address, "--identity"]).arg(&identity);
-        let output = command.output().expect("the binary runs");
+    let run = |words: &[&str], command: &[&str]| {
+        let mut lockd = Command::new(assert_cmd::cargo::cargo_bin!("lockd"));
+        lockd.args(words).args(["--server", &server.address, "--identity"]).arg(&identity).args(command);
+        let output = lockd.output().expect("the binary runs");
         (output.status.code(), String::from_utf8(output.stderr).expect("text"))
     };
-    assert_eq!(list(), (Some(0), String::new()));
-    set_mode(&identity, 0o640);
-    let (code, text) = list();
-    assert!(code == Some(0) && text.contains("warning: a group of users may access it"), "{text}");
-    set_mode(&identity, 0o644);
-    let (code, text) = list();
-    let advice = format!("run `chmod 600 {}`: mode=0644", identity.display());
-    assert!(code == Some(2) && text.contains(&advice), "{code:?} {text}");
+    let agent = ["run", "--intent", "MUTATES:KEY:k"];
+    for (words, command) in [(&["client", "list"][..], &[][..]), (&agent[..], &["--", "true"][..])] {
+        set_mode(&identity, 0o600);
+        assert_eq!(run(words, command), (Some(0), String::new()));
+        set_mode(&identity, 0o640);
+        let (code, text) = run(words, command);
+        let warnings = text.matches("warning: a group of users may access it").count();
+        assert_eq!((code, warnings), (Some(0), 1), "{text}");
+        set_mode(&identity, 0o644);
+        let (code, text) = run(words, command);
+        let advice = format!("run `chmod 600 {}`: mode=0644", identity.display());
+        assert!(code == Some(2) && text.contains(&advice), "{code:?} {text}");
+    }
 }
 
 /// `--unix PATH` removed whatever was at PATH, and the socket had the mode that the umask left: with umask 0 every user was

@@ -92,7 +92,7 @@ fn reload_refused_for_another_ca_keeps_revoked_clients_out() {
 fn reload_refused_for_any_part_of_the_state_changes_nothing() {
     let dir = tempfile::tempdir().expect("a directory");
     let mut world = World::with_a_revoked_client(dir.path());
-    let ca = std::fs::read_to_string(world.bundle.with_file_name("ca.pem")).expect("made");
+    let ca = std::fs::read_to_string(world.bundle.with_file_name("ca").join("ca.pem")).expect("made");
     let without_denylist = server_file(&ca, Duration::ZERO);
     let expired = server_file(&ca, Duration::from_secs(800 * 86_400));
     let without_key = without_denylist.replacen("PRIVATE KEY", "PUBLIC KEY", 2);

@@ -9,6 +9,7 @@ use kernel::Shard;
 use store::{Bounds, Seq};
 
 use super::{Metrics, RouteMetrics};
+use crate::backend::certificate_dates::{CertificateDate, CertificateUse};
 
 const PAGE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/reference/metrics.md");
 
@@ -44,6 +45,8 @@ fn page() -> String {
     RouteMetrics::new("/v1/acquire").responded(&metrics, 200, Duration::from_millis(1));
     let bounds = Bounds { floor: Seq(0), next: Seq(1) };
     metrics.measured(Shard(0), Measure::Append { took: Duration::from_millis(1), bytes: 1, bounds });
+    let (name, file) = (String::new(), String::new());
+    metrics.certificates(&[CertificateDate { which: CertificateUse::Server, name, not_after: 1, file }], 0);
     let mut page = String::from(
         "# Metrics\n\n`GET /metrics`, in the OpenMetrics text format. Names and labels are stable: metrics are added, and not\n\
          renamed. A counter's samples end in `_total`; a histogram's in `_bucket`, `_sum` and `_count`.\n\n\
