@@ -106,7 +106,7 @@ impl ServerBundle {
     }
 
     /// From the texts of a certificate, its key and the trusted CAs. It has no certificate for forwarding.
-    pub(crate) fn from_separate(certificate: &str, key: &str, ca: &str) -> Result<ServerBundle, Error> {
+    pub fn from_separate(certificate: &str, key: &str, ca: &str) -> Result<ServerBundle, Error> {
         let server = Sections::keyed_chain(certificate, key)?;
         ServerBundle::new(anchors_of(ca_certificates(ca)?, &server)?, server, None)
     }

@@ -8,7 +8,7 @@
 //! outlive revocation, expiry and the removal of a CA, so a server also calls [`SharedDenylist::check`] and
 //! [`ServerTls::distrusts`] for every request.
 
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 
 use arc_swap::ArcSwap;
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
@@ -47,7 +47,7 @@ struct ServerState {
     accepting: ArcSwap<Accepting>,
     denylist: Arc<SharedDenylist>,
     spiffe: Arc<ArcSwap<SpiffeMap>>,
-    observer: Arc<OnceLock<RefusalObserver>>,
+    observer: RefusalObserver,
     clock: Arc<dyn TimeProvider>,
 }
 
@@ -68,18 +68,23 @@ impl ServerTls {
         denylist: Arc<SharedDenylist>,
         clock: Arc<dyn TimeProvider>,
     ) -> Result<ServerTls, Error> {
+        ServerTls::with_observer(bundle, denylist, clock, RefusalObserver::default())
+    }
+
+    /// Like [`ServerTls::new`]; the observer gets the serial of every certificate that is refused.
+    pub fn with_observer(
+        bundle: &ServerBundle,
+        denylist: Arc<SharedDenylist>,
+        clock: Arc<dyn TimeProvider>,
+        observer: RefusalObserver,
+    ) -> Result<ServerTls, Error> {
         let certificate = Arc::new(OwnCertificate::new(bundle.server()));
         let anchors = bundle.anchors().clone();
-        let (spiffe, observer) = (Arc::default(), Arc::default());
+        let spiffe = Arc::default();
         let verifier = ClientVerifier::new(&anchors, &denylist, &spiffe, &observer)?;
         let config = server_config(verifier, &certificate, &clock);
         let accepting = ArcSwap::from_pointee(Accepting { config, anchors, distrusted: Vec::new() });
         Ok(ServerTls(Arc::new(ServerState { certificate, accepting, denylist, spiffe, observer, clock })))
-    }
-
-    /// Reports the serial of every client certificate that is refused from now on. Only the first observer counts.
-    pub fn observe_refusals(&self, observer: RefusalObserver) {
-        let _ = self.0.observer.set(observer);
     }
 
     /// Maps SPIFFE ids to identities at every handshake from now on. No id is mapped by default.
@@ -286,18 +291,18 @@ impl ResolvesClientCert for OwnCertificate {
 
 /// Receives the serial of each client certificate that a handshake refuses. It is called during the handshake, by the
 /// task that drives it: a failed handshake itself no longer has the certificate.
-#[derive(Clone)]
-pub struct RefusalObserver(Arc<dyn Fn(Serial) + Send + Sync>);
+#[derive(Clone, Default)]
+pub struct RefusalObserver(Option<Arc<dyn Fn(Serial) + Send + Sync>>);
 
 impl RefusalObserver {
     /// Calls this function. It must not block.
     pub fn new(on_refused: impl Fn(Serial) + Send + Sync + 'static) -> RefusalObserver {
-        RefusalObserver(Arc::new(on_refused))
+        RefusalObserver(Some(Arc::new(on_refused)))
     }
 
     fn refused(&self, certificate: &CertificateDer<'_>) {
-        if let Ok(certificate) = Certificate::parse(certificate) {
-            (self.0)(certificate.serial());
+        if let (Some(on_refused), Ok(certificate)) = (&self.0, Certificate::parse(certificate)) {
+            on_refused(certificate.serial());
         }
     }
 }
@@ -314,7 +319,7 @@ struct ClientVerifier {
     trust: Trust,
     denylist: Arc<SharedDenylist>,
     spiffe: Arc<ArcSwap<SpiffeMap>>,
-    observer: Arc<OnceLock<RefusalObserver>>,
+    observer: RefusalObserver,
 }
 
 impl ClientVerifier {
@@ -322,11 +327,15 @@ impl ClientVerifier {
         anchors: &TrustAnchors,
         denylist: &Arc<SharedDenylist>,
         spiffe: &Arc<ArcSwap<SpiffeMap>>,
-        observer: &Arc<OnceLock<RefusalObserver>>,
+        observer: &RefusalObserver,
     ) -> Result<ClientVerifier, Error> {
-        let trust = Trust::in_anchors(anchors)?;
-        let (denylist, spiffe, observer) = (Arc::clone(denylist), Arc::clone(spiffe), Arc::clone(observer));
-        Ok(ClientVerifier { trust, denylist, spiffe, observer })
+        let (denylist, spiffe) = (Arc::clone(denylist), Arc::clone(spiffe));
+        Ok(ClientVerifier {
+            trust: Trust::in_anchors(anchors)?,
+            denylist,
+            spiffe,
+            observer: observer.clone(),
+        })
     }
 
     fn verify(
@@ -353,12 +362,7 @@ impl ClientCertVerifier for ClientVerifier {
         now: UnixTime,
     ) -> Result<ClientCertVerified, rustls::Error> {
         let verified = self.verify(own, intermediates, now);
-        let refused = |_: &rustls::Error| {
-            if let Some(observer) = self.observer.get() {
-                observer.refused(own);
-            }
-        };
-        verified.inspect_err(refused).map(|()| ClientCertVerified::assertion())
+        verified.inspect_err(|_| self.observer.refused(own)).map(|()| ClientCertVerified::assertion())
     }
 
     fn verify_tls12_signature(

@@ -1,9 +1,9 @@
 //! Connections: listen, authenticate, time out, route, observe. The calls are one table, which makes both the router
 //! and the OpenAPI document.
 
-mod refused_serial;
 pub mod first_start;
 pub(crate) mod certificate_expiry;
+mod refused_serial;
 pub mod identities;
 mod response_watch;
 pub(crate) mod connections;

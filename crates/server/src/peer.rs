@@ -89,6 +89,8 @@ pub(crate) enum ConnectionEnd {
     Revoked,
     /// The certificate has expired.
     Expired,
+    /// The certificate's CA is no longer trusted.
+    Distrusted,
     /// The client does not take its responses.
     Stalled,
 }
@@ -98,6 +100,7 @@ impl ConnectionEnd {
         match self {
             ConnectionEnd::Revoked => "revoked",
             ConnectionEnd::Expired => "expired",
+            ConnectionEnd::Distrusted => "distrusted",
             ConnectionEnd::Stalled => "stalled",
         }
     }

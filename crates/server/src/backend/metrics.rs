@@ -136,14 +136,14 @@ metrics! {
     connections: Gauge = Gauge::default(), "connections", None, "Open connections";
     handshakes_refused: Counter = Counter::default(), "handshakes_refused", None,
         "TLS handshakes without a valid certificate";
+    certificate_expires: Family<CertificateLabels, Gauge> = Family::default(), "certificate_expires",
+        Some(Unit::Seconds), "Time until a certificate of the server expires; negative once it has";
     connections_refused: Family<EndLabels, Counter> = Family::default(), "connections_refused", None,
         "Connections closed because of a limit, by limit";
     connections_ended: Family<EndLabels, Counter> = Family::default(), "connections_ended", None,
         "Connections that the server ended, by reason";
     reloads: Family<ResultLabels, Counter> = Family::default(), "reloads", None,
         "Reloads of identities and revocations";
-    certificate_expires: Family<CertificateLabels, Gauge> = Family::default(), "certificate_expires",
-        Some(Unit::Seconds), "Time until a certificate of the server expires; negative once it has";
     leases: Gauge = Gauge::default(), "leases", None, "Leases that cover resources";
     waiters: Gauge = Gauge::default(), "waiters", None, "Requests that wait for a lease";
     documents: Gauge = Gauge::default(), "documents", None, "Keys with a document";
@@ -224,6 +224,15 @@ impl Metrics {
         self.handshakes_refused.inc();
     }
 
+    /// The certificates in use, as of `now` in Unix seconds. One that was removed is no longer shown.
+    pub(crate) fn certificates(&self, dates: &[CertificateDate], now: u64) {
+        self.certificate_expires.clear();
+        for date in dates {
+            let which = CertificateLabels { which: date.which.as_str() };
+            self.certificate_expires.get_or_create(&which).set(date.remaining(now));
+        }
+    }
+
     /// A connection was closed because of this limit.
     pub(crate) fn connection_refused(&self, limit: &'static str) {
         self.connections_refused.get_or_create(&EndLabels { reason: limit }).inc();
@@ -237,15 +246,6 @@ impl Metrics {
     pub(crate) fn reloaded(&self, accepted: bool) {
         let result = if accepted { "accepted" } else { "refused" };
         self.reloads.get_or_create(&ResultLabels { result }).inc();
-    }
-
-    /// The certificates in use, as of `now` in Unix seconds. One that was removed is no longer shown.
-    pub(crate) fn certificates(&self, dates: &[CertificateDate], now: u64) {
-        self.certificate_expires.clear();
-        for date in dates {
-            let which = CertificateLabels { which: date.which.as_str() };
-            self.certificate_expires.get_or_create(&which).set(date.remaining(now));
-        }
     }
 
     pub(crate) fn refused(&self, code: api::Code) {

@@ -21,7 +21,7 @@ use axum::response::{IntoResponse, Response};
 use axum::{BoxError, Extension, Router};
 use http_body::Body as _;
 use http_body_util::BodyExt;
-use identity::{ServerTls, SharedDenylist, UnixTime};
+use identity::UnixTime;
 use tower::ServiceExt;
 
 use crate::backend::shards::Backend;
@@ -257,45 +257,35 @@ async fn read_body<B: RequestBody>(mut body: TimedBody<B>) -> Result<Bytes, Refu
 /// Refuses certificates that were revoked or have expired since the handshake.
 #[derive(Clone)]
 pub(crate) struct RevocationCheck {
-    server: ServerTls,
-    denylist: Arc<SharedDenylist>,
+    tls: Tls,
     backend: Arc<Backend>,
 }
 
 impl RevocationCheck {
-    pub(crate) fn new(
-        server: &ServerTls,
-        denylist: &Arc<SharedDenylist>,
-        backend: &Arc<Backend>,
-    ) -> RevocationCheck {
-        RevocationCheck {
-            server: server.clone(),
-            denylist: Arc::clone(denylist),
-            backend: Arc::clone(backend),
-        }
+    pub(crate) fn new(tls: &Tls, backend: &Arc<Backend>) -> RevocationCheck {
+        RevocationCheck { tls: tls.clone(), backend: Arc::clone(backend) }
     }
 
     pub(crate) fn check(&self, peer: &Peer) -> Result<(), Refusal> {
         let refuse = |why: String| Refusal::new(Code::Unauthenticated, why);
         let certificate = peer.certificate.as_ref();
         let certificate = certificate.ok_or_else(|| refuse("the client has no certificate".to_string()))?;
-        if self.server.distrusts(certificate) {
+        if self.tls.server.distrusts(certificate) {
             return Err(refuse(format!(
                 "the certificate's CA is no longer trusted: serial={}",
                 certificate.serial
             )));
         }
-        self.denylist.check(certificate, self.now()).map_err(|why| refuse(why.to_string()))
+        self.tls.denylist.check(certificate, self.now()).map_err(|why| refuse(why.to_string()))
     }
 
     fn now(&self) -> UnixTime {
         UnixTime::since_unix_epoch(Duration::from_millis(self.backend.clocks.unix_ms()))
     }
 
-    /// Ends the connections whose certificate is no longer valid.
+    /// Ends the connections whose certificate has expired.
     pub(crate) fn end_expired(&self, connections: &Connections) {
-        let tls = Tls { server: self.server.clone(), denylist: Arc::clone(&self.denylist) };
-        connections.end_invalid(&tls, self.now());
+        connections.end_invalid(&self.tls, self.now());
     }
 
     fn recheck(&self, peer: &Peer) -> CertificateCheck {

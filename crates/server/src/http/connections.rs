@@ -204,13 +204,16 @@ impl Connections {
         may_probe.then_some(ConnectionUse::Probes).ok_or(ConnectionLimit::Connections)
     }
 
-    /// Ends the connections whose certificate is revoked, has expired, or is of a CA that is no longer trusted. Returns
-    /// their number.
+    /// Ends the connections whose certificate is revoked or has expired, or whose CA is no longer trusted. Returns their
+    /// number.
     pub(crate) fn end_invalid(&self, tls: &Tls, now: UnixTime) -> usize {
         self.end_where(|open| {
             let certificate = open.certificate.as_ref()?;
+            if tls.server.distrusts(certificate) {
+                return Some(ConnectionEnd::Distrusted);
+            }
             match tls.denylist.check(certificate, now) {
-                Ok(()) => tls.server.distrusts(certificate).then_some(ConnectionEnd::Revoked),
+                Ok(()) => None,
                 Err(CertificateRefusal::Revoked(_)) => Some(ConnectionEnd::Revoked),
                 Err(CertificateRefusal::Expired(_)) => Some(ConnectionEnd::Expired),
             }

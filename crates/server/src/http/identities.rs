@@ -10,8 +10,14 @@ use identity::{
 use tokio_rustls::rustls::time_provider::DefaultTimeProvider;
 
 use crate::backend::certificate_dates::CertificateDates;
-use crate::http::refused_serial;
-use crate::http::{certificate_expiry, first_start};
+use crate::config::{Config, ConfigError};
+use crate::http::{certificate_expiry, first_start, refused_serial};
+
+/// The file with the server's private key. In the data directory it is created at the first start.
+pub(crate) fn key_file(config: &Config) -> Result<PathBuf, ConfigError> {
+    let location = config.identity()?;
+    Ok(location.map_or_else(|| config.data_dir.join(first_start::SERVER), |location| location.key_file()))
+}
 
 /// TLS of a server: its certificate, its CAs, and the revoked certificates.
 #[derive(Clone)]
@@ -20,23 +26,6 @@ pub struct Tls {
     pub server: ServerTls,
     /// Revoked client certificates, checked for every request.
     pub denylist: Arc<SharedDenylist>,
-}
-
-/// Where the files of a server's identity are.
-pub(crate) struct IdentitySources {
-    /// `None`: in the data directory, where it is created at the first start.
-    pub(crate) location: Option<IdentityLocation>,
-    pub(crate) denylist: Option<PathBuf>,
-    pub(crate) spiffe_map: Option<PathBuf>,
-    pub(crate) data_dir: PathBuf,
-}
-
-impl IdentitySources {
-    /// The file with the server's private key.
-    pub(crate) fn key_file(&self) -> PathBuf {
-        let in_data_dir = || self.data_dir.join(first_start::SERVER);
-        self.location.as_ref().map_or_else(in_data_dir, IdentityLocation::key_file)
-    }
 }
 
 /// A server's identity, and the files that it comes from.
@@ -53,23 +42,24 @@ pub(crate) struct Identities {
 
 impl Identities {
     /// From the configured identity file, or from the one in the data directory, which is created if it does not exist.
-    pub(crate) fn load(sources: IdentitySources) -> Result<Identities, Error> {
-        let IdentitySources { location, denylist: denylist_path, spiffe_map, data_dir } = sources;
-        let location = match location {
+    pub(crate) fn load(config: &Config) -> Result<Identities, Error> {
+        let location = match config.identity().map_err(|error| Error::invalid(error.to_string()))? {
             Some(location) => location,
-            None => IdentityLocation::Path(first_start::server_file(&data_dir)?),
+            None => IdentityLocation::Path(first_start::server_file(&config.data_dir)?),
         };
-        let files = IdentityFiles::read(&location, denylist_path.as_deref(), spiffe_map.as_deref());
-        let ParsedFiles { bundle, denylist, spiffe } = files.parse()?;
-        first_start::warn_of_ca_key(location.path(), &bundle);
+        let (denylist, spiffe_map) = (config.denylist_path.clone(), config.spiffe_map.clone());
+        let files = IdentityFiles::read(&location, denylist.as_deref(), spiffe_map.as_deref());
+        let parsed = files.parse()?;
+        first_start::warn_of_ca_key(location.path(), &parsed.bundle);
         let dates = Arc::new(CertificateDates::default());
-        dates.replace(certificate_expiry::dates(&bundle, location.path()));
-        let denylist = Arc::new(SharedDenylist::new(denylist));
-        let server = ServerTls::new(&bundle, Arc::clone(&denylist), Arc::new(DefaultTimeProvider))?;
-        server.observe_refusals(RefusalObserver::new(refused_serial::note));
-        server.map_spiffe_ids(spiffe);
-        let (tls, loaded) = (Tls { server, denylist }, files.fingerprint());
-        Ok(Identities { tls, dates, loaded, location, denylist: denylist_path, spiffe_map })
+        dates.replace(certificate_expiry::dates(&parsed.bundle, location.path()));
+        let revoked = Arc::new(SharedDenylist::new(parsed.denylist));
+        let clock = Arc::new(DefaultTimeProvider);
+        let observer = RefusalObserver::new(refused_serial::note);
+        let server = ServerTls::with_observer(&parsed.bundle, Arc::clone(&revoked), clock, observer)?;
+        server.map_spiffe_ids(parsed.spiffe_map);
+        let (tls, loaded) = (Tls { server, denylist: revoked }, files.fingerprint());
+        Ok(Identities { tls, dates, loaded, location, denylist, spiffe_map })
     }
 
     /// Reads the files as they are now.
@@ -77,29 +67,30 @@ impl Identities {
         IdentityFiles::read(&self.location, self.denylist.as_deref(), self.spiffe_map.as_deref())
     }
 
-    /// Records when the certificates of a bundle that is in use expire.
+    /// Notes when the certificates of a bundle expire, which is in use from now on.
     pub(crate) fn note_dates(&self, bundle: &ServerBundle) {
         self.dates.replace(certificate_expiry::dates(bundle, self.location.path()));
     }
 }
 
-/// The identity, the denylist file and the SPIFFE map, read at one moment. Symbolic links are followed each time: a
-/// mounted directory may be swapped as a whole.
+/// The texts of the identity, the denylist file and the map of SPIFFE ids, read at one moment. Symbolic links are followed
+/// each time: a mounted directory may be swapped as a whole.
 pub(crate) struct IdentityFiles {
-    bundle: Result<ServerBundle, Error>,
+    /// One identity file; or the certificate, its key and the CAs.
+    identity: Vec<FileText>,
     denylist: Option<FileText>,
     spiffe_map: Option<FileText>,
 }
 
-/// The contents of the files.
-pub(crate) struct ParsedFiles {
+/// The content of the files.
+pub(crate) struct ParsedIdentity {
     pub(crate) bundle: ServerBundle,
     /// The union of the bundle's denylist and the one in the denylist file.
     pub(crate) denylist: Denylist,
-    pub(crate) spiffe: SpiffeMap,
+    pub(crate) spiffe_map: SpiffeMap,
 }
 
-/// The hash of the contents of the files, or of the reasons why they cannot be read.
+/// The hash of the texts of the files, or of the reasons why they cannot be read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Fingerprint([u8; 32]);
 
@@ -113,9 +104,12 @@ impl FileText {
         FileText { path: path.to_path_buf(), text: file::read(path) }
     }
 
+    fn text(&self) -> Result<&str, Error> {
+        self.text.as_ref().map(|text| text.as_str()).map_err(Clone::clone)
+    }
+
     fn parse<T>(&self, parse: impl Fn(&str) -> Result<T, Error>) -> Result<T, Error> {
-        let text = self.text.as_ref().map_err(Clone::clone)?;
-        parse(text).map_err(|error| error.in_file(&self.path))
+        parse(self.text()?).map_err(|error| error.in_file(&self.path))
     }
 
     fn hash(&self) -> blake3::Hash {
@@ -133,35 +127,38 @@ impl IdentityFiles {
         spiffe_map: Option<&Path>,
     ) -> IdentityFiles {
         IdentityFiles {
-            bundle: location.read_server(),
+            identity: location.files().iter().map(|path| FileText::read(path)).collect(),
             denylist: denylist.map(FileText::read),
             spiffe_map: spiffe_map.map(FileText::read),
         }
     }
 
     pub(crate) fn fingerprint(&self) -> Fingerprint {
-        let bundle = match &self.bundle {
-            Ok(bundle) => blake3::hash(bundle.to_pem().as_bytes()),
-            Err(error) => blake3::hash(error.to_string().as_bytes()),
-        };
         let mut hasher = blake3::Hasher::new();
-        hasher.update(bundle.as_bytes());
-        for file in self.denylist.iter().chain(&self.spiffe_map) {
+        for file in self.identity.iter().chain(&self.denylist).chain(&self.spiffe_map) {
             hasher.update(file.hash().as_bytes());
         }
         Fingerprint(hasher.finalize().into())
     }
 
-    pub(crate) fn parse(&self) -> Result<ParsedFiles, Error> {
-        let bundle = self.bundle.clone()?;
+    pub(crate) fn parse(&self) -> Result<ParsedIdentity, Error> {
+        let bundle = self.bundle()?;
         let mut denylist = bundle.denylist().clone();
         if let Some(file) = &self.denylist {
             denylist = denylist.union(&file.parse(Denylist::parse)?);
         }
-        let spiffe = match &self.spiffe_map {
-            Some(file) => file.parse(SpiffeMap::parse)?,
-            None => SpiffeMap::default(),
-        };
-        Ok(ParsedFiles { bundle, denylist, spiffe })
+        let spiffe_map = self.spiffe_map.as_ref().map(|file| file.parse(SpiffeMap::parse)).transpose()?;
+        Ok(ParsedIdentity { bundle, denylist, spiffe_map: spiffe_map.unwrap_or_default() })
+    }
+
+    fn bundle(&self) -> Result<ServerBundle, Error> {
+        match &self.identity[..] {
+            [certificate, key, ca] => {
+                let parse = |text: &str| ServerBundle::from_separate(text, key.text()?, ca.text()?);
+                certificate.parse(parse)
+            }
+            [file, ..] => file.parse(ServerBundle::parse),
+            [] => unreachable!("an identity has at least one file"),
+        }
     }
 }

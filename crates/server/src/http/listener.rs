@@ -89,7 +89,7 @@ pub(crate) async fn serve(listeners: Vec<Listener>, context: ListenerContext) {
     let (mut revocation, handshakes) = (None, Handshakes::new(handshakes_max, handshakes_per_address_max));
     for listener in listeners {
         let revocation_check = match &listener {
-            Listener::Tls(_, tls) => Some(RevocationCheck::new(&tls.server, &tls.denylist, &context.backend)),
+            Listener::Tls(_, tls) => Some(RevocationCheck::new(tls, &context.backend)),
             Listener::Plain(..) | Listener::Unix(..) => None,
         };
         let guard = match &listener {
@@ -298,7 +298,7 @@ impl Acceptor {
         match end {
             // Dropped, with all its requests.
             Some(ConnectionEnd::Stalled) => {}
-            Some(ConnectionEnd::Revoked | ConnectionEnd::Expired) => {
+            Some(ConnectionEnd::Revoked | ConnectionEnd::Expired | ConnectionEnd::Distrusted) => {
                 connection.as_mut().graceful_shutdown();
                 let _ = tokio::time::timeout(END_TIMEOUT, connection).await;
             }

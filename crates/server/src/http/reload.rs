@@ -21,7 +21,7 @@ use tokio::sync::watch;
 
 use crate::backend::shards::Backend;
 use crate::http::connections::Connections;
-use crate::http::identities::{Fingerprint, Identities, IdentityFiles, ParsedFiles};
+use crate::http::identities::{Fingerprint, Identities, IdentityFiles, ParsedIdentity};
 
 /// How often the files are read. A change is in force after two reads.
 const POLL_INTERVAL: Duration = Duration::from_millis(500);
@@ -116,14 +116,14 @@ impl Reloader {
     fn apply(&self, files: &IdentityFiles) -> Result<ReloadSummary, Error> {
         let tls = &self.identities.tls;
         let before = tls.denylist.current();
-        let ParsedFiles { bundle, denylist, spiffe } = files.parse()?;
+        let ParsedIdentity { bundle, denylist, spiffe_map } = files.parse()?;
         let certificate = tls.server.prepare(&bundle, &denylist)?;
         refuse_lost(&before, &denylist)?;
         // Nothing below fails.
         let (revoked, unrevoked) = (before.added_in(&denylist), before.unrevoked_in(&denylist));
         tls.denylist.replace(denylist);
         certificate.install();
-        tls.server.map_spiffe_ids(spiffe);
+        tls.server.map_spiffe_ids(spiffe_map);
         self.identities.note_dates(&bundle);
         let closed = self.connections.end_invalid(tls, self.now());
         self.backend.pass_turn();

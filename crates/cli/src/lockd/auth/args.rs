@@ -32,7 +32,7 @@ pub(crate) enum AuthCommand {
         #[command(subcommand)]
         command: RevokeCommand,
     },
-    /// Make revoked client certificates valid again, by serial.
+    /// Make revoked client certificates valid again.
     Unrevoke {
         #[command(subcommand)]
         command: UnrevokeCommand,
@@ -66,8 +66,8 @@ pub(crate) enum NewCommand {
 pub(crate) enum RevokeCommand {
     /// Add clients to the denylist in a server's identity file. Needs no CA key.
     ///
-    /// Running servers that use the file apply the new list within 5 seconds: they close the connections of revoked
-    /// clients and dismiss their waiters. `lockd reload` does it at once.
+    /// A running server that uses the file applies the new list within 5 seconds, without a restart: it closes the
+    /// connections of revoked clients and dismisses their waiters. `lockd reload` does it at once.
     #[command(after_help = "Example:\n  \
                             lockd auth revoke client --server-in server.pem 4f0c2e…\n  \
                             lockd auth revoke client --server-in server.pem --in client1.pem\n  \

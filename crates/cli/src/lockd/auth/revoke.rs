@@ -13,21 +13,21 @@ use super::{fill, now, read_client, read_server, record};
 use crate::notice;
 
 pub(crate) fn client(args: &Revoke) -> Result<(), String> {
-    let (bundle, added) = edit(args, "revoked_now", Denylist::with_revoked)?;
-    warn_if_own(&bundle, &added);
+    let (bundle, selected) = edit(args, "revoked_now", Denylist::with_revoked)?;
+    warn_if_own(&bundle, &selected);
     notice("note: servers that use this file apply it within 5 s; at once: lockd reload --unix PATH");
     Ok(())
 }
 
 pub(crate) fn unrevoke_client(args: &Revoke) -> Result<(), String> {
-    let (bundle, unrevoked) = edit(args, "unrevoked_now", Denylist::with_unrevoked)?;
-    for serial in unrevoked.iter().filter(|serial| !bundle.denylist().contains(*serial)) {
+    let (bundle, selected) = edit(args, "unrevoked_now", Denylist::with_unrevoked)?;
+    for serial in selected.iter().filter(|serial| !bundle.denylist().contains(*serial)) {
         notice(&format!("note: this serial was not revoked in the file: serial={serial}"));
     }
     Ok(())
 }
 
-/// Edits the denylist, writes and reports the file; returns the file as it was, and the selected serials.
+/// Edits the denylist, writes and reports the file. Returns the file as it was, and the selected serials.
 fn edit(
     args: &Revoke,
     what: &'static str,
@@ -36,10 +36,10 @@ fn edit(
     let out = args.out.as_ref().unwrap_or(&args.server_in);
     let anchors = read_server(&args.server_in)?.anchors().clone();
     let selected = args.selection.serials(&args.server_in, &anchors, |kind| kind == IssuedKind::Client)?;
+    let serials: Vec<Serial> = selected.iter().collect();
     // Concurrent revocations must not overwrite each other.
     let _held = file::lock_beside(out)?;
     let bundle = read_server(&args.server_in)?;
-    let serials: Vec<Serial> = selected.iter().collect();
     let changed = bundle.clone().with_denylist(change(bundle.denylist(), &serials));
     let same = out == &args.server_in || fs::canonicalize(out).ok() == fs::canonicalize(&args.server_in).ok();
     let existing = if same { Existing::Replace } else { args.write.existing() };
