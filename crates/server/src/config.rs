@@ -19,6 +19,7 @@ use crate::backend::memory_plan::MemoryPlan;
 use crate::backend::open_options::OpenOptions;
 use crate::backend::shards::RequestLimits;
 use crate::backend::store::StoreUrl;
+use crate::http::identities::IdentitySources;
 use crate::http::listener::ConnectionLimits;
 use crate::settings::{HostNames, LogFormat, LogLevel, Range, Setting, duration_text, settings};
 
@@ -306,6 +307,15 @@ impl Config {
         let memory = MemoryBudget::new(limits_in_bytes);
         let engine = Options { sweep_every: self.gc_temps_interval, sweeper, memory, ..engine };
         OpenOptions { shards: self.shards, limits, engine, allow_network: self.allow_network_fs }
+    }
+
+    pub(crate) fn identity_sources(&self) -> Result<IdentitySources, ConfigError> {
+        Ok(IdentitySources {
+            location: self.identity()?,
+            denylist: self.denylist_path.clone(),
+            spiffe_map: self.spiffe_map.clone(),
+            data_dir: self.data_dir.clone(),
+        })
     }
 
     pub(crate) fn connection_limits(&self) -> ConnectionLimits {

@@ -42,7 +42,7 @@ use crate::config::{Config, ConfigError};
 use crate::http::certificate_expiry;
 use crate::http::connections::Connections;
 use crate::http::descriptors;
-use crate::http::identities::{self, Identities};
+use crate::http::identities::Identities;
 use crate::http::listener::{ConnectionLimits, Listener, ListenerContext, serve};
 use crate::http::reload::Reloader;
 use crate::http::router::router;
@@ -128,9 +128,10 @@ impl Server {
             private_dir(&config.data_dir)?;
         }
         if config.mtls {
-            check_private(&identities::key_file(&config)?)?;
+            check_private(&config.identity_sources()?.key_file())?;
         }
-        let identities = config.mtls.then(|| Identities::load(&config)).transpose()?;
+        let load = || Identities::load(config.identity_sources()?).map_err(StartError::from);
+        let identities = config.mtls.then(load).transpose()?;
         let (metrics, event_log) = (Arc::new(Metrics::new()), Arc::new(EventLog::default()));
         let (counted, recorded) = (Arc::clone(&metrics), Arc::clone(&event_log));
         let observer: Arc<dyn EngineObserver> =

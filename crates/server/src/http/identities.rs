@@ -10,13 +10,23 @@ use identity::{
 use tokio_rustls::rustls::time_provider::DefaultTimeProvider;
 
 use crate::backend::certificate_dates::CertificateDates;
-use crate::config::{Config, ConfigError};
 use crate::http::{certificate_expiry, first_start, refused_serial};
 
-/// The file with the server's private key. In the data directory it is created at the first start.
-pub(crate) fn key_file(config: &Config) -> Result<PathBuf, ConfigError> {
-    let location = config.identity()?;
-    Ok(location.map_or_else(|| config.data_dir.join(first_start::SERVER), |location| location.key_file()))
+/// Where the files of a server's identity are.
+pub(crate) struct IdentitySources {
+    /// `None`: in the data directory, where it is created at the first start.
+    pub(crate) location: Option<IdentityLocation>,
+    pub(crate) denylist: Option<PathBuf>,
+    pub(crate) spiffe_map: Option<PathBuf>,
+    pub(crate) data_dir: PathBuf,
+}
+
+impl IdentitySources {
+    /// The file with the server's private key.
+    pub(crate) fn key_file(&self) -> PathBuf {
+        let in_data_dir = || self.data_dir.join(first_start::SERVER);
+        self.location.as_ref().map_or_else(in_data_dir, IdentityLocation::key_file)
+    }
 }
 
 /// TLS of a server: its certificate, its CAs, and the revoked certificates.
@@ -42,12 +52,12 @@ pub(crate) struct Identities {
 
 impl Identities {
     /// From the configured identity file, or from the one in the data directory, which is created if it does not exist.
-    pub(crate) fn load(config: &Config) -> Result<Identities, Error> {
-        let location = match config.identity().map_err(|error| Error::invalid(error.to_string()))? {
+    pub(crate) fn load(sources: IdentitySources) -> Result<Identities, Error> {
+        let IdentitySources { location, denylist, spiffe_map, data_dir } = sources;
+        let location = match location {
             Some(location) => location,
-            None => IdentityLocation::Path(first_start::server_file(&config.data_dir)?),
+            None => IdentityLocation::Path(first_start::server_file(&data_dir)?),
         };
-        let (denylist, spiffe_map) = (config.denylist_path.clone(), config.spiffe_map.clone());
         let files = IdentityFiles::read(&location, denylist.as_deref(), spiffe_map.as_deref());
         let parsed = files.parse()?;
         first_start::warn_of_ca_key(location.path(), &parsed.bundle);
