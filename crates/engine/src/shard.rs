@@ -170,7 +170,7 @@ impl<R> Shard<R> {
     /// conflicts with no waiter is decided while freed resources are being handed off is up to the caller: the sequencer
     /// postpones it while [`Shard::is_handing_off`].
     pub fn submit(&mut self, submission: Submission<R>) {
-        if submission.authorization.is_withdrawn() {
+        if submission.authorization.is_withdrawn() && !planted!(WithdrawnDecided) {
             return self.reply(submission.to, Err(Unavailable::Withdrawn));
         }
         if !self.may_take(&submission.command.action) {
@@ -494,7 +494,7 @@ impl<R> Shard<R> {
     /// Decides the next part of the first long command.
     fn continue_long(&mut self) {
         let Some(mut long) = self.long.pop_front() else { return };
-        if long.authorization.is_withdrawn() {
+        if long.authorization.is_withdrawn() && !planted!(WithdrawnContinues) {
             return self.reply(long.to, Err(Unavailable::Withdrawn));
         }
         if !self.may_take(long.action()) {

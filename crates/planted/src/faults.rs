@@ -393,6 +393,12 @@ faults! {
     RateNeverResets = "rate-never-resets" in "engine/src/rates.rs" caught by "engine/rates",
     /// A rate quota is not enforced.
     RateIgnored = "rate-ignored" in "engine/src/rates.rs" caught by "engine/rates",
+    /// A command is decided although its client's authorization was withdrawn.
+    WithdrawnDecided = "withdrawn-decided" in "engine/src/shard.rs" caught by "engine/authorization",
+    /// A command of many parts continues after its client's authorization was withdrawn.
+    WithdrawnContinues = "withdrawn-continues" in "engine/src/shard.rs" caught by "engine/authorization",
+    /// A waiter is granted its lease after its client's authorization was withdrawn.
+    WithdrawnWaits = "withdrawn-waits" in "engine/src/waiting/connection.rs" caught by "engine/authorization",
     /// No limit in bytes is enforced.
     MemoryUnlimited = "memory-unlimited" in "engine/src/memory.rs" caught by "engine/memory",
     /// A retry of an accepted request counts towards the rate.

@@ -49,6 +49,7 @@ const PARTS: &[SuitePart] = &[
     SuitePart::Tests("engine", "batch_bound"),
     SuitePart::Tests("engine", "rates"),
     SuitePart::Tests("engine", "memory"),
+    SuitePart::Tests("engine", "authorization"),
     SuitePart::Tests("engine", "sequencer"),
     SuitePart::Tests("engine", "linearizable"),
     SuitePart::Tests("engine", "retention"),

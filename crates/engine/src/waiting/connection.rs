@@ -52,7 +52,8 @@ impl WaiterConnection {
 
     /// Whether the connection has closed, or its client may no longer act.
     pub fn is_closed(&self) -> bool {
-        self.0.closed.load(Ordering::Acquire) || self.0.authorization.is_withdrawn()
+        let is_withdrawn = self.0.authorization.is_withdrawn() && !planted!(WithdrawnWaits);
+        self.0.closed.load(Ordering::Acquire) || is_withdrawn
     }
 
     /// Unique within the process.
