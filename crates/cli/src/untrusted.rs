@@ -2,7 +2,7 @@
 //!
 //! **Invariant.** Shown text cannot move the cursor, start a new line, or be displayed in another order than it is stored:
 //! every control character and every character that directs the order of text or breaks lines is written as `\uXXXX`,
-//! which is also how JSON writes it. What is quoted ends at its closing quote: it cannot pass for the words around it.
+//! which is also how JSON writes it. A quoted text ends at its closing quote: it cannot pass for the words around it.
 //!
 //! **What is absent.** Documents: `get` writes them byte for byte, for programs.
 

@@ -29,7 +29,7 @@ const HEADER: &str = "# serial\tcn\tkind\trole\tnamespaces\tnot_after_unix\tca_s
 /// Written for an empty list of namespaces.
 const NONE: &str = "-";
 
-/// What a certificate was issued for.
+/// The purpose that a certificate was issued for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum IssuedKind {
     /// A client.
@@ -60,7 +60,7 @@ pub struct IssuedCertificate {
     pub serial: Serial,
     /// Its common name.
     pub name: Name,
-    /// What it is for.
+    /// Its purpose.
     pub kind: IssuedKind,
     /// Role of the identity; `server` for a server's own certificate.
     pub role: Role,

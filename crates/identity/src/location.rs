@@ -46,7 +46,7 @@ impl IdentityLocation {
         }
     }
 
-    /// The file with the private key, which nobody else may read.
+    /// The file with the private key, which no other user may read.
     pub fn key_file(&self) -> PathBuf {
         self.separate().map_or_else(|| self.path().to_path_buf(), |files| files.key)
     }

@@ -22,7 +22,7 @@ pub enum Exposure {
     World(String),
 }
 
-/// Who may access a file or a directory that holds secrets. Links are followed; a pipe or a device is nobody's file.
+/// Who may access a file or a directory that holds secrets. Links are followed; a pipe or a device has no owner in this sense.
 pub fn of(path: &Path) -> io::Result<Exposure> {
     let metadata = fs::metadata(path)?;
     let mode = metadata.permissions().mode() & 0o7777;

@@ -79,7 +79,7 @@ pub(crate) enum UploadError {
 pub(crate) struct PlannedWrite {
     pub(crate) identity: Identity,
     pub(crate) write: Write,
-    /// The request's idempotency key. The upload of a retry is received whatever became of its lease.
+    /// The request's idempotency key. The upload of a retry is received even if its lease has ended.
     pub(crate) request: Option<RequestKey>,
     pub(crate) shard: Shard,
 }

@@ -1,4 +1,4 @@
-//! Refuses requests that a web page makes somebody's browser send.
+//! Refuses requests that a web page makes a user's browser send.
 //!
 //! Without mTLS every client of the machine is an operator, and so is every page that a browser on it shows, unless the
 //! server tells the two apart. Two attacks matter: a page posts to `127.0.0.1` (cross-site request forgery), and a page
@@ -9,7 +9,7 @@
 //! cross-site. On a plain TCP socket, moreover, every host that a request names is a name of this machine, and a body is
 //! `application/json`, which a page cannot send elsewhere without asking first.
 //!
-//! **What is absent.** Protection against programs: they send whatever headers they like.
+//! **What is absent.** Protection against programs: they may send any header.
 
 use std::net::IpAddr;
 use std::sync::Arc;

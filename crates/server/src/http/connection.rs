@@ -71,7 +71,7 @@ struct ConnectionContext {
     reloader: Option<Arc<Reloader>>,
 }
 
-/// What a connection has beside its peer.
+/// The parts of a connection beside its peer.
 pub(crate) struct ConnectionSetup<'a> {
     pub(crate) routes: &'a Routes,
     pub(crate) revocation: Option<&'a RevocationCheck>,

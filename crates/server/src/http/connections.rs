@@ -37,7 +37,7 @@ pub(crate) enum SocketKind {
     Unix,
 }
 
-/// What a connection may be used for.
+/// The calls that a connection may be used for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ConnectionUse {
     /// Every call.
@@ -220,7 +220,7 @@ impl Connections {
         })
     }
 
-    /// Ends the connections whose client has not taken a response for so long.
+    /// Ends the connections whose client has not taken a response for this time.
     pub(crate) fn end_stalled(&self, timeout: Duration, bytes_per_second_min: u64) {
         self.end_where(|open| {
             open.responses.is_stalled(timeout, bytes_per_second_min).then_some(ConnectionEnd::Stalled)
@@ -288,7 +288,7 @@ impl State {
 pub(crate) struct ConnectionSlot {
     connections: Arc<Connections>,
     id: u64,
-    /// What the connection may be used for.
+    /// The calls that the connection may be used for.
     pub(crate) allowed: ConnectionUse,
 }
 

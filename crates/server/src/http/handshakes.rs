@@ -1,12 +1,12 @@
 //! Connections before the end of their TLS handshake: few, and limited by address.
 //!
 //! **Invariant.** A client without a certificate keeps no other client from its handshake: when all places are taken, the
-//! oldest handshake of the address with the most of them makes room for a new address.
+//! oldest handshake of the address with the most of them is ended in favour of a new address.
 //!
 //! **What would break it.** To refuse new handshakes while all places are taken: a few hundred silent connections, opened
 //! again whenever they time out, lock every client out. To end the oldest without regard to its age: a thousand clients
 //! behind one address that reconnect after a restart would end each other's handshakes. So within one address only a
-//! handshake that has taken longer than [`YOUNG`] makes room.
+//! handshake that has taken longer than [`YOUNG`] is ended.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::net::IpAddr;

@@ -71,7 +71,7 @@ pub(crate) enum Listener {
     Tls(TcpListener, Tls),
 }
 
-/// What the listeners of a server share.
+/// The state that the listeners of a server share.
 #[derive(Clone)]
 pub(crate) struct ListenerContext {
     pub(crate) backend: Arc<Backend>,

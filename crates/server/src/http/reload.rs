@@ -47,7 +47,7 @@ struct WatchedFiles {
     candidate: Option<Fingerprint>,
 }
 
-/// What a reload has changed.
+/// The changes of a reload.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct ReloadSummary {
     pub(crate) revoked: usize,

@@ -150,7 +150,7 @@ fn an_operator_has_no_power_beyond_the_namespaces_of_its_certificate() {
         let shown = ["ada", "default", "alice", "coder"].iter().find(|word| text.contains(**word));
         assert_eq!((status, shown), (200, None), "{path}: {text}");
     }
-    // Nothing has changed: the lease is live, nobody is paused, the document is there.
+    // Nothing has changed: the lease is live, no identity is paused, the document is there.
     assert_eq!(ada.post("/v1/keepalive", &json!({"lease_id": lease["lease_id"]})).0, 200);
     ada.acquire(&json!({"key": "another"}));
     assert_eq!(ada.read("key=k", &lease), (200, r#"{"secret":1}"#.to_string()));

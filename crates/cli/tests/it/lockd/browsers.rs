@@ -1,4 +1,4 @@
-//! Attacks by a web page through somebody's browser, against the real binary: with `--mtls=false`, where every client of
+//! Attacks by a web page through a user's browser, against the real binary: with `--mtls=false`, where every client of
 //! the machine is an operator, on the Unix socket, and over mTLS with a certificate in the browser.
 
 use std::io::{Read, Write};

@@ -73,7 +73,7 @@ fn release(connection: &mut Connection, lease: &str) {
     assert_eq!(connection.ask("POST", "/v1/release", &body).expect("a response").0, 200);
 }
 
-/// What the server still sends on a connection, until it closes it.
+/// Everything that the server still sends on a connection until it closes it.
 pub(crate) fn rest(connection: &mut Connection) -> String {
     let mut bytes = Vec::new();
     let mut buffer = [0; 4096];
@@ -234,7 +234,7 @@ fn a_swapped_directory_behind_a_symbolic_link_is_noticed() {
     rest(&mut connection);
 }
 
-/// An emptied denylist un-revoked everybody.
+/// An emptied denylist un-revoked every client.
 #[test]
 fn a_denylist_that_lost_serials_is_refused_once_and_changes_nothing() {
     let mut world = World::new(&[]);
