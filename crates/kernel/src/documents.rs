@@ -25,7 +25,9 @@ impl Kernel {
         let (lease, node) = self.decide_write(stamp.now, identity, &commit.write)?;
         let is_new = self.nodes[node].value.document.is_none();
         if is_new && self.documents >= self.limits().documents_max {
-            return Err(Rejection::Full(BoundedTable::Documents).into());
+            return Err(
+                Rejection::Full { table: BoundedTable::Documents, max: self.limits().documents_max }.into()
+            );
         }
         self.begin(stamp, &[]);
         let document = Document {

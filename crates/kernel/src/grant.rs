@@ -87,7 +87,7 @@ impl Kernel {
         }
         let ns = self.find_namespace(&request.namespace);
         if ns.is_none() && self.namespaces.len() >= limits.namespaces_max as usize {
-            return Err(Rejection::Full(BoundedTable::Namespaces));
+            return Err(Rejection::Full { table: BoundedTable::Namespaces, max: limits.namespaces_max });
         }
         let account = ns.and_then(|ns| self.accounts.find(ns.as_parent(), identity.as_str()));
         self.decide_agent(now, ns, account, request)?;
@@ -121,12 +121,16 @@ impl Kernel {
             };
         }
         let mine = account.map_or(0, |account| self.accounts[account].value.agents);
-        let full = self.agents.len() >= self.limits().agents_max as usize;
-        if !full && mine < self.limits().agents_per_identity_max {
+        let (all_max, mine_max) = (self.limits().agents_max, self.limits().agents_per_identity_max);
+        let full = if self.agents.len() >= all_max as usize {
+            Rejection::Full { table: BoundedTable::Agents, max: all_max }
+        } else if mine >= mine_max {
+            Rejection::Full { table: BoundedTable::AgentsPerIdentity, max: mine_max }
+        } else {
             return Ok(());
-        }
+        };
         let behind = self.agent_timers.first_key_value().is_some_and(|((at, _), _)| *at < now);
-        Err(if behind { Rejection::Behind } else { Rejection::Full(BoundedTable::Agents) })
+        Err(if behind { Rejection::Behind } else { full })
     }
 
     /// Checks the limits as they will be once the expired leases have ended.
@@ -137,11 +141,12 @@ impl Kernel {
         expired: &[LeaseRef],
         bundle: &Bundle,
     ) -> Result<(), Rejection> {
-        if self.leases.len() - expired.len() >= self.limits().leases_max as usize {
-            return Err(Rejection::Full(BoundedTable::Leases));
+        let (leases_max, nodes_max) = (self.limits().leases_max, self.limits().nodes_max);
+        if self.leases.len() - expired.len() >= leases_max as usize {
+            return Err(Rejection::Full { table: BoundedTable::Leases, max: leases_max });
         }
-        if self.nodes.len() + bundle.weight() > self.limits().nodes_max as usize {
-            return Err(Rejection::Full(BoundedTable::Nodes));
+        if self.nodes.len() + bundle.weight() > nodes_max as usize {
+            return Err(Rejection::Full { table: BoundedTable::Nodes, max: nodes_max });
         }
         let max = quota.leases_max.unwrap_or(self.limits().leases_per_identity_max);
         let held = account.map_or(0, |account| {

@@ -18,7 +18,7 @@ use crate::lease::{LeaseRef, Leases, Phase};
 use crate::lease_index::LeaseIndex;
 use crate::limits::Limits;
 use crate::node::{ClaimKey, Node};
-use crate::outcome::{BoundedTable, Event, InvalidRecord, Outcome, Rejection, Response};
+use crate::outcome::{Event, InvalidRecord, Outcome, Rejection, Response};
 use crate::pages::VisitCounter;
 use crate::party_rows::{Account, Agent, NamespaceRow, Policies, Session};
 use crate::predicate::Class;
@@ -229,10 +229,10 @@ impl Kernel {
                 Err(Rejection::RequestMismatch.into())
             }
             Some(entry) => Err(NotApplied::Unchanged(self.replay(now, identity, &entry.answer)?)),
-            None if !self.requests.has_capacity(identity, self.limits(), now) => {
-                Err(Rejection::Full(BoundedTable::Requests).into())
-            }
-            None => Ok(()),
+            None => match self.requests.exceeded(identity, self.limits(), now) {
+                Some((table, max)) => Err(Rejection::Full { table, max }.into()),
+                None => Ok(()),
+            },
         }
     }
 

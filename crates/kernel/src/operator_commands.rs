@@ -146,7 +146,9 @@ impl Kernel {
         }
         let is_new = !self.policies.0.contains_key(scope);
         if is_new && self.policies.0.len() >= self.limits().policies_max as usize {
-            return Err(Rejection::Full(BoundedTable::Policies).into());
+            return Err(
+                Rejection::Full { table: BoundedTable::Policies, max: self.limits().policies_max }.into()
+            );
         }
         self.begin(stamp, &[]);
         self.put_policy(scope, policy);

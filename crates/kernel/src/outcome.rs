@@ -182,7 +182,12 @@ pub enum Rejection {
         max: u32,
     },
     /// A table has reached its limit.
-    Full(BoundedTable),
+    Full {
+        /// The table.
+        table: BoundedTable,
+        /// The limit.
+        max: u32,
+    },
 }
 
 /// Why a record is invalid at its point of the log. Caused by an engine bug or a damaged log, never by a
@@ -254,12 +259,16 @@ pub enum BoundedTable {
     Nodes,
     /// Keys with a document.
     Documents,
-    /// Agents, in total or of this identity.
+    /// Agents.
     Agents,
+    /// Agents of the identity in the namespace.
+    AgentsPerIdentity,
     /// Scopes with a quota or a pause.
     Policies,
-    /// Idempotency entries, in total or of this identity.
+    /// Idempotency entries.
     Requests,
+    /// Idempotency entries of the identity.
+    RequestsPerIdentity,
 }
 
 /// The state of a lease.

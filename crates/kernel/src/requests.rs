@@ -8,7 +8,7 @@ use alloc::collections::BTreeMap;
 
 use crate::command::{IdempotencyKey, RequestKey};
 use crate::limits::Limits;
-use crate::outcome::Response;
+use crate::outcome::{BoundedTable, Response};
 use crate::text::{Identity, Namespace};
 use crate::units::Time;
 
@@ -50,17 +50,26 @@ impl IdempotencyTable {
         })
     }
 
-    /// Whether one more entry fits after the next [`IdempotencyTable::lapse`].
-    pub(crate) fn has_capacity(&self, identity: &Identity, limits: &Limits, now: Time) -> bool {
+    /// The limit that one more entry would exceed after the next [`IdempotencyTable::lapse`].
+    pub(crate) fn exceeded(
+        &self,
+        identity: &Identity,
+        limits: &Limits,
+        now: Time,
+    ) -> Option<(BoundedTable, u32)> {
         let mine = self.per_identity.get(identity).copied().unwrap_or(0) as usize;
         let (all_max, mine_max) = (limits.requests_max as usize, limits.requests_per_identity_max as usize);
         if self.len() < all_max && (mine < mine_max || planted!(RequestShareIgnored)) {
-            return true;
+            return None;
         }
         let step = limits.step_max as usize;
         let lapsing = self.lapsing(now, step).count();
         let lapsing_mine = self.lapsing(now, step).filter(|entry| entry.identity == *identity).count();
-        self.len() - lapsing < all_max && mine - lapsing_mine < mine_max
+        if self.len() - lapsing >= all_max {
+            return Some((BoundedTable::Requests, limits.requests_max));
+        }
+        let is_own = mine - lapsing_mine >= mine_max;
+        is_own.then_some((BoundedTable::RequestsPerIdentity, limits.requests_per_identity_max))
     }
 
     /// Removes at most `most` lapsed entries.

@@ -158,8 +158,12 @@ impl Model {
         let left = &self.requests[lapsing..];
         let mine = left.iter().filter(|entry| entry.identity == *identity).count();
         let limits = self.limits();
-        if left.len() >= limits.requests_max as usize || mine >= limits.requests_per_identity_max as usize {
-            return Err(Rejection::Full(BoundedTable::Requests));
+        if left.len() >= limits.requests_max as usize {
+            return Err(Rejection::Full { table: BoundedTable::Requests, max: limits.requests_max });
+        }
+        if mine >= limits.requests_per_identity_max as usize {
+            let max = limits.requests_per_identity_max;
+            return Err(Rejection::Full { table: BoundedTable::RequestsPerIdentity, max });
         }
         Ok(())
     }

@@ -114,7 +114,10 @@ fn large_leases_count_by_their_number_of_claims() {
     let mut world = TestKernel::new(Limits { nodes_max: 40_000, ..Limits::default() });
     let granted = (0..100).map_while(|n| world.acquire("ada", deep(n), Span(1000)).ok()).count();
     assert!((3..10).contains(&granted), "{granted}");
-    assert_eq!(world.acquire("ada", deep(99), Span(1000)), Err(Rejection::Full(kernel::BoundedTable::Nodes)));
+    assert_eq!(
+        world.acquire("ada", deep(99), Span(1000)),
+        Err(Rejection::Full { table: kernel::BoundedTable::Nodes, max: 40_000 })
+    );
 
     world.now = Time(1001);
     let Outcome::Applied(_, events) = world.tick() else { panic!("all leases are overdue") };
@@ -231,7 +234,7 @@ fn a_full_table_rejects_new_entries_and_loses_none() {
     world.acquire("bob", key("b"), Span(1000)).expect("below the limit");
     assert_eq!(
         world.acquire("eve", key("c"), Span(1000)),
-        Err(Rejection::Full(kernel::BoundedTable::Leases))
+        Err(Rejection::Full { table: kernel::BoundedTable::Leases, max: 2 })
     );
     // Conflicting leases that have expired do not count: they end in the same step.
     world.now = Time(1001);

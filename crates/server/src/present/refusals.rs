@@ -224,7 +224,7 @@ pub(crate) fn rejected(rejection: &Rejection) -> Refusal {
             hints.lease = Some(lease.to_string());
             hints.leases = vec![lease.to_string()];
         }),
-        Rejection::Behind | Rejection::Full(_) | Rejection::QuotaExceeded { .. } => {
+        Rejection::Behind | Rejection::Full { .. } | Rejection::QuotaExceeded { .. } => {
             refusal.with(|hints| hints.retry_after_seconds = Some(1))
         }
         _ => refusal,
@@ -243,7 +243,7 @@ fn code(rejection: &Rejection) -> Code {
         Rejection::InvalidTtl { .. } => Code::InvalidTtl,
         Rejection::InvalidHold { .. } | Rejection::InvalidBatch => Code::InvalidBody,
         Rejection::QuotaExceeded { .. } | Rejection::Paused => Code::QuotaExceeded,
-        Rejection::Full(_) => Code::Throttled,
+        Rejection::Full { .. } => Code::Throttled,
         Rejection::InvalidState(_) | Rejection::InUse { .. } => Code::InvalidState,
         Rejection::StaleEpoch { .. } => Code::StaleEpoch,
         Rejection::FencingMismatch { .. } => Code::FencingMismatch,
@@ -270,7 +270,9 @@ fn detail(rejection: &Rejection) -> String {
             return format!("the hold after expiry is above the limit: max_ms={}", max.0);
         }
         Rejection::QuotaExceeded { max } => return format!("lease quota reached: max={max}"),
-        Rejection::Full(table) => return format!("server limit reached: limit={}", limit(*table)),
+        Rejection::Full { table, max } => {
+            return format!("limit reached: limit={} max={max}", limit(*table));
+        }
         Rejection::InvalidState(state) => {
             return format!("the lease's state does not allow this: state={}", state.as_str());
         }
@@ -315,16 +317,18 @@ fn detail(rejection: &Rejection) -> String {
     text.to_string()
 }
 
-/// The name of the limit; of both limits, where the kernel does not tell which is reached.
+/// The name of the limit.
 fn limit(table: BoundedTable) -> &'static str {
     match table {
         BoundedTable::Leases => "leases_max",
         BoundedTable::Namespaces => "namespaces_max",
         BoundedTable::Nodes => "nodes_max",
         BoundedTable::Documents => "documents_max",
-        BoundedTable::Agents => "agents_max,agents_per_identity_max",
+        BoundedTable::Agents => "agents_max",
+        BoundedTable::AgentsPerIdentity => "agents_per_identity_max",
         BoundedTable::Policies => "policies_max",
-        BoundedTable::Requests => "requests_max,requests_per_identity_max",
+        BoundedTable::Requests => "requests_max",
+        BoundedTable::RequestsPerIdentity => "requests_per_identity_max",
     }
 }
 

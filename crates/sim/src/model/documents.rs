@@ -46,7 +46,9 @@ impl Model {
         let (lease, index) = self.may_write(now, who, &commit.write)?;
         let documents = self.keys.iter().filter(|key| key.document.is_some()).count();
         if self.keys[index].document.is_none() && documents >= self.limits().documents_max as usize {
-            return Err(Rejection::Full(BoundedTable::Documents).into());
+            return Err(
+                Rejection::Full { table: BoundedTable::Documents, max: self.limits().documents_max }.into()
+            );
         }
         let (namespace, name) = (self.keys[index].namespace.clone(), commit.write.key.clone());
         self.pass_time(lsn, now, &[]);

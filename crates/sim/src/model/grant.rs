@@ -34,7 +34,8 @@ impl Model {
         }
         let known = self.namespaces.iter().any(|namespace| namespace.name == grant.namespace);
         if !known && self.namespaces.len() >= limits.namespaces_max as usize {
-            return Err(Rejection::Full(BoundedTable::Namespaces).into());
+            let max = self.limits().namespaces_max;
+            return Err(Rejection::Full { table: BoundedTable::Namespaces, max }.into());
         }
         self.may_use_agent(now, who, grant)?;
         let conflicts = self.conflicting(now, &grant.namespace, &grant.bundle);
@@ -62,13 +63,15 @@ impl Model {
                 && agent.forget_at.is_none_or(|at| now <= at)
         });
         let mine = |agent: &&AgentData| agent.namespace == grant.namespace && agent.identity == *who;
-        let full = self.agents.len() >= self.limits().agents_max as usize
-            || self.agents.iter().filter(mine).count() >= self.limits().agents_per_identity_max as usize;
+        let (all_max, mine_max) = (self.limits().agents_max, self.limits().agents_per_identity_max);
+        let all_full = self.agents.len() >= all_max as usize;
+        let full = all_full || self.agents.iter().filter(mine).count() >= mine_max as usize;
         match known {
             None if full && self.agents.iter().any(|agent| agent.forget_at.is_some_and(|at| at < now)) => {
                 Err(Rejection::Behind)
             }
-            None if full => Err(Rejection::Full(BoundedTable::Agents)),
+            None if all_full => Err(Rejection::Full { table: BoundedTable::Agents, max: all_max }),
+            None if full => Err(Rejection::Full { table: BoundedTable::AgentsPerIdentity, max: mine_max }),
             Some(agent) if agent.identity != *who => Err(Rejection::AgentTaken),
             Some(agent) if agent.paused => Err(Rejection::Paused),
             _ => Ok(()),
@@ -84,10 +87,10 @@ impl Model {
     ) -> Result<(), Rejection> {
         let left = || self.leases.iter().filter(|lease| !ending.contains(&lease.lsn));
         if left().count() >= self.limits().leases_max as usize {
-            return Err(Rejection::Full(BoundedTable::Leases));
+            return Err(Rejection::Full { table: BoundedTable::Leases, max: self.limits().leases_max });
         }
         if self.nodes_count() + weight(grant.bundle.members()) > self.limits().nodes_max as usize {
-            return Err(Rejection::Full(BoundedTable::Nodes));
+            return Err(Rejection::Full { table: BoundedTable::Nodes, max: self.limits().nodes_max });
         }
         let max = quota.leases_max.unwrap_or(self.limits().leases_per_identity_max);
         let mine =

@@ -121,7 +121,9 @@ impl Model {
         }
         let is_new = !self.policies.iter().any(|(at, _)| at == scope);
         if is_new && self.policies.len() >= self.limits().policies_max as usize {
-            return Err(Rejection::Full(BoundedTable::Policies).into());
+            return Err(
+                Rejection::Full { table: BoundedTable::Policies, max: self.limits().policies_max }.into()
+            );
         }
         self.pass_time(lsn, now, &[]);
         self.policies.retain(|(at, _)| at != scope);

@@ -1,7 +1,8 @@
 //! Renders outcomes and query results as output lines.
 
 use kernel::{
-    Age, Conflict, Event, KeyView, LeaseView, Live, Outcome, Rejection, Response, Time, Verdict, judge,
+    Age, BoundedTable, Conflict, Event, KeyView, LeaseView, Live, Outcome, Rejection, Response, Time,
+    Verdict, judge,
 };
 
 use super::LeaseNames;
@@ -82,7 +83,14 @@ fn render_rejection(rejection: &Rejection, names: &LeaseNames) -> String {
         Rejection::EtagMismatch(tag) => format!("etag_mismatch current={}", render_etag(tag.etag)),
         Rejection::Paused => "paused".into(),
         Rejection::QuotaExceeded { max } => format!("quota_exceeded max={max}"),
-        Rejection::Full(table) => format!("full table={table:?}"),
+        Rejection::Full { table, .. } => {
+            let table = match table {
+                BoundedTable::AgentsPerIdentity => BoundedTable::Agents,
+                BoundedTable::RequestsPerIdentity => BoundedTable::Requests,
+                table => *table,
+            };
+            format!("full table={table:?}")
+        }
     }
 }
 

@@ -19,7 +19,7 @@ fn note_rejection(counts: &mut BTreeMap<String, u64>, rejection: &Rejection) {
     note(counts, "refused", rejection);
     match rejection {
         Rejection::InvalidRecord(why) => note(counts, "misplaced", why),
-        Rejection::Full(table) => note(counts, "full", table),
+        Rejection::Full { table, .. } => note(counts, "full", table),
         _ => {}
     }
 }
@@ -52,7 +52,7 @@ const MUST_OCCUR: &str = "
     refused LeaseExpired StaleEpoch FencingMismatch InvalidState InUse AgentTaken Conflict AlreadyHeld VersionConflict
     refused EtagMismatch Paused QuotaExceeded Full Behind Moved
     misplaced Lsn Time NotOpen Term Store KernelVersion Limits NoIdentity
-    full Leases Namespaces Nodes Documents Agents Policies Requests
+    full Leases Namespaces Nodes Documents Agents AgentsPerIdentity Policies Requests RequestsPerIdentity
     dropped_more true false
     event Granted Activated Rebound Released Expired Revoked Reclaimed Committed Removed Dropped";
 

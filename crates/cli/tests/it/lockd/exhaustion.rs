@@ -38,7 +38,8 @@ impl Arena {
         let sink = is_control.then(|| Running::start(&dir.path().join("sink"), &bundle));
         let client = |name: &str| {
             let out = dir.path().join(format!("{name}.pem"));
-            let rights = format!("{name}:rwp");
+            // The attacker's certificate is for every namespace, as that of a careless operator may be.
+            let rights = if name == "attacker" { "*:rwp".to_string() } else { format!("{name}:rwp") };
             let made = Command::new(assert_cmd::cargo::cargo_bin!("lockd"))
                 .args(["auth", "new", "client", "--cn", name, "--namespace", &rights, "--server-in"])
                 .arg(data.join("server.pem"))
@@ -309,6 +310,38 @@ fn lists_are_polled() {
             idle_until(stop);
             drop(waiting);
         });
+    });
+}
+
+/// A worker with rights on every namespace filled the tables of namespaces and agents in seconds; then no one else could
+/// use a new one, and each list of agents delayed all others.
+#[test]
+fn namespaces_and_agents_are_made() {
+    withstands("namespaces and agents are made", |scope, arena, stop, refused| {
+        for thread in 0..4 {
+            scope.spawn(move || {
+                let mut connection = arena.attacker();
+                for n in 0.. {
+                    if stop.load(Ordering::Acquire) {
+                        return;
+                    }
+                    let (namespace, agent) = (format!("made-{thread}-{}", n % 500), format!("agent-{thread}-{n}"));
+                    let intents = json!([{"predicate": "MUTATES", "object": format!("KEY:{n}")}]);
+                    let manifest = json!({
+                        "namespace": namespace, "agent_id": agent, "session_id": "s", "intents": intents, "ttl_ms": 1000
+                    });
+                    note(refused, connection.ask("POST", "/v1/manifest", &manifest.to_string()));
+                }
+            });
+        }
+        for path in ["/v1/agents?namespace=made-0-1&limit=1", "/v1/namespaces"] {
+            scope.spawn(move || {
+                let mut connection = arena.attacker();
+                while !stop.load(Ordering::Acquire) {
+                    note(refused, connection.ask("GET", path, ""));
+                }
+            });
+        }
     });
 }
 
