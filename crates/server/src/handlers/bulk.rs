@@ -8,13 +8,12 @@ use api::{Code, Refusal};
 use axum::Json;
 use axum::extract::State;
 use axum::http::HeaderMap;
+use axum::response::{IntoResponse, Response};
 use engine::{Decision, RENEWALS_MAX};
 use kernel::{Action, Credential, LeaseView, Live, Outcome, Rejection, Renewal, Shard, State as LeaseState};
 
 use crate::backend::agents::mark_alive;
-use crate::backend::bulk::{
-    CHUNK, IndexedCommand, IndexedDecision, leases_elsewhere, read_leases, submit_all,
-};
+use crate::backend::bulk::{IndexedCommand, IndexedDecision, leases_elsewhere, read_leases, submit_all};
 use crate::backend::error::BackendError;
 use crate::backend::moment::Moment;
 use crate::backend::shards::{Backend, SubmitOptions};
@@ -23,14 +22,16 @@ use crate::parse::idempotency;
 use crate::present::JsonResult;
 use crate::present::bulk::{LeaseTruth, reconciled, results};
 use crate::present::leases::{self, GrantView};
-use crate::present::refusals::{other_namespace, over_limit, refused, rejected};
+use crate::present::refusals::{RefusalResponse, other_namespace, over_limit, refused, rejected};
 
 const _: () = assert!(Bulk::MAX <= RENEWALS_MAX, "the heartbeats of one shard are one command");
 
 /// The longest response to a reconcile, in bytes. A request may name the same lease 10,000 times.
 const RESPONSE_BYTES_MAX: usize = 12 << 20;
-/// Requests with more leases take the memory of the longest response until it is built.
-const COUNTED_MIN: usize = 64;
+/// Requests with this number of leases take the memory of the longest response until it is built.
+const LONG_MIN: usize = 64;
+/// How many leases are read at a time: their names are copied while no request is decided.
+const READ_MAX: usize = 32;
 
 pub(crate) async fn heartbeat(
     State(backend): State<Arc<Backend>>,
@@ -99,22 +100,38 @@ pub(crate) async fn release(
 pub(crate) async fn reconcile(
     State(backend): State<Arc<Backend>>,
     BulkBody { peer, headers, body }: BulkBody<Reconcile>,
-) -> JsonResult<Results<ReconciledLease>> {
+) -> Result<Response, RefusalResponse> {
     let Reconcile { namespace, agent_id, lease_ids, rebind } = body;
+    let is_long = lease_ids.len() >= LONG_MIN;
+    // Before the credentials are verified: that takes longer than anything else of a refused request.
+    let most = if is_long { RESPONSE_BYTES_MAX as u64 } else { 0 };
+    let _taken = backend.responses.take(&peer.identity, most).map_err(|limit| over_limit(&limit))?;
     let body = Bulk { namespace, agent_id, lease_ids };
     let request = begin(&backend, BulkBody { peer, headers: headers.clone(), body }).await?;
-    let most = if request.ids.len() < COUNTED_MIN { 0 } else { RESPONSE_BYTES_MAX as u64 };
-    let _taken = backend.responses.take(&request.peer.identity, most).map_err(|limit| over_limit(&limit))?;
     let mut truths = read_truths(&backend, &request).await;
     if rebind == Some(true) {
         rebind_expired(&backend, &request, &headers, &mut truths).await?;
     }
+    let build = move || reconcile_response(&backend, &request, truths);
+    if !is_long {
+        return Ok(build());
+    }
+    // Megabytes of JSON: not on a thread that serves other connections.
+    let built = tokio::task::spawn_blocking(build).await;
+    Ok(built.unwrap_or_else(|error| std::panic::resume_unwind(error.into_panic())))
+}
+
+fn reconcile_response(
+    backend: &Backend,
+    request: &BulkRequest,
+    truths: Vec<Result<LeaseTruth, Refusal>>,
+) -> Response {
     let leases = request.ids.iter().zip(&request.credentials).zip(truths);
     let results = leases.map(|((id, credential), truth)| {
         let epoch = credential.as_ref().ok().map(|(credential, _)| credential.epoch);
-        reconciled(&backend, id, epoch, truth)
+        reconciled(backend, id, epoch, truth)
     });
-    Ok(Json(Results { results: results.collect() }))
+    Json(Results { results: results.collect::<Vec<ReconciledLease>>() }).into_response()
 }
 
 /// Parses the request, and marks its agent as running. Leases in another namespace than the named one are refused.
@@ -135,7 +152,7 @@ async fn begin(backend: &Backend, body: BulkBody<Bulk>) -> Result<BulkRequest, R
 async fn read_truths(backend: &Backend, request: &BulkRequest) -> Vec<Result<LeaseTruth, Refusal>> {
     let (mut truths, mut bytes_left) = (request.blank_results(), RESPONSE_BYTES_MAX);
     for (shard, leases) in request.by_shard() {
-        for chunk in leases.chunks(CHUNK) {
+        for chunk in leases.chunks(READ_MAX) {
             read_chunk(backend, request, (shard, chunk), &mut truths, &mut bytes_left).await;
         }
     }
