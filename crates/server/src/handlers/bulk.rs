@@ -117,8 +117,8 @@ pub(crate) async fn reconcile(
         return Ok(build());
     }
     // Megabytes of JSON: not on a thread that serves other connections.
-    let built = tokio::task::spawn_blocking(build).await;
-    Ok(built.unwrap_or_else(|error| std::panic::resume_unwind(error.into_panic())))
+    let response = tokio::task::spawn_blocking(build).await;
+    Ok(response.unwrap_or_else(|error| std::panic::resume_unwind(error.into_panic())))
 }
 
 fn reconcile_response(
