@@ -3,9 +3,13 @@
 //! **Invariant.** The bytes taken and not returned are at most the share. A guard returns its bytes when it is dropped.
 
 use std::collections::BTreeMap;
+use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll};
 
+use axum::body::{Body, Bytes};
 use engine::ExceededLimit;
+use http_body::{Frame, SizeHint};
 use kernel::Identity;
 
 use crate::backend::memory_plan::Share;
@@ -78,6 +82,38 @@ impl Drop for TakenGuard {
         if *mine == 0 {
             taken.identities.remove(&self.identity);
         }
+    }
+}
+
+/// A body whose bytes are counted until it is dropped.
+pub(crate) struct CountedBody {
+    body: Body,
+    _taken: TakenGuard,
+}
+
+impl CountedBody {
+    pub(crate) fn new(body: Body, taken: TakenGuard) -> CountedBody {
+        CountedBody { body, _taken: taken }
+    }
+}
+
+impl http_body::Body for CountedBody {
+    type Data = Bytes;
+    type Error = axum::Error;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
+        Pin::new(&mut self.body).poll_frame(context)
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
     }
 }
 

@@ -9,13 +9,14 @@ use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
 use axum::body::{Body, Bytes};
-use engine::Engine;
 use engine::document::ReadHold;
+use engine::{Engine, ExceededLimit};
 use http_body::Frame;
 use kernel::{Credential, Document, Identity, KeyView, Location, Namespace, ResourceName, Shard};
 use store::{ErrorKind, StoreError};
 use tokio::sync::mpsc;
 
+use crate::backend::byte_budget::{ByteBudget, CountedBody};
 use crate::backend::error::BackendError;
 use crate::backend::shards::{Backend, ShardView};
 
@@ -71,25 +72,54 @@ impl ReadAccess {
     }
 }
 
-/// Reads one version of a document. Fails with [`ErrorKind::Gone`] if it was moved or superseded before the first read.
-#[derive(Clone)]
+/// Why a document is not read.
+#[derive(Debug)]
+pub(crate) enum ReadError {
+    /// [`ErrorKind::Gone`] if it was moved or superseded before the first read.
+    Store(StoreError),
+    /// Too much is being sent.
+    OverLimit(ExceededLimit),
+}
+
+impl From<StoreError> for ReadError {
+    fn from(error: StoreError) -> ReadError {
+        ReadError::Store(error)
+    }
+}
+
+/// Marks a response whose memory is counted by the stream of its document.
+#[derive(Clone, Copy)]
+pub(crate) struct CountedStream;
+
+/// Reads one version of a document for an identity.
 pub(crate) struct DocumentReader {
     engine: Arc<Engine>,
     location: Location,
+    budget: ByteBudget,
+    identity: Identity,
 }
 
 impl DocumentReader {
-    pub(crate) fn new(backend: &Backend, shard: Shard, document: &Document) -> DocumentReader {
-        let engine = Arc::clone(backend.engine(shard));
-        DocumentReader { engine, location: document.location }
+    pub(crate) fn new(
+        backend: &Backend,
+        shard: Shard,
+        document: &Document,
+        identity: &Identity,
+    ) -> DocumentReader {
+        let (engine, budget) = (Arc::clone(backend.engine(shard)), backend.responses.clone());
+        DocumentReader { engine, location: document.location, budget, identity: identity.clone() }
     }
 
-    /// Streams a range. The first chunk is read before this returns, so that the response can still be an error.
-    pub(crate) async fn stream(self, mut range: Range<u64>) -> Result<Body, StoreError> {
+    /// Streams a range. The first chunk is read before this returns, so that the response can still be an error. Its memory
+    /// is taken before that, and returned when the body is dropped.
+    pub(crate) async fn stream(self, mut range: Range<u64>) -> Result<Body, ReadError> {
+        let bytes = (range.end - range.start).min(STREAM_BYTES);
+        let taken = self.budget.take(&self.identity, bytes).map_err(ReadError::OverLimit)?;
         let hold = self.engine.hold(self.location);
         let first = self.read(range.clone()).await?;
         range.start += first.len() as u64;
-        Ok(if range.is_empty() { Body::from(first) } else { self.stream_rest(first, range, hold) })
+        let body = if range.is_empty() { Body::from(first) } else { self.stream_rest(first, range, hold) };
+        Ok(Body::new(CountedBody::new(body, taken)))
     }
 
     /// Reads the first chunk of a range.

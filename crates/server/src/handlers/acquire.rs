@@ -12,7 +12,7 @@ use kernel::{Action, Command, Shard};
 use serde::Deserialize;
 use utoipa::IntoParams;
 
-use crate::backend::download::DocumentReader;
+use crate::backend::download::{CountedStream, DocumentReader};
 use crate::backend::leases::check_covered;
 use crate::backend::shards::{Backend, SubmitOptions};
 use crate::parse::query::{Flag, Query};
@@ -84,6 +84,7 @@ async fn submit_for_lease(
     options: SubmitOptions,
     include_state: bool,
 ) -> Result<Response, RefusalResponse> {
+    let identity = command.identity.clone().expect("every request has an identity");
     let (decision, view, delivery) =
         backend.submit_for_lease(shard, command, options, GrantView::read).await?;
     let Some(granted) = leases::granted(&decision) else {
@@ -94,9 +95,11 @@ async fn submit_for_lease(
     serde_json::to_writer(&mut body, &response).expect("a lease serializes");
     if include_state && let Some(document) = view.key.and_then(|key| key.document) {
         let bytes = document.bytes;
-        let document = DocumentReader::new(backend, shard, &document).stream(0..bytes).await;
-        let document = document.map_err(|error| refusals::unreadable(&error))?;
-        return Ok(delivery::json_with_state(body, document, bytes, delivery));
+        let document = DocumentReader::new(backend, shard, &document, &identity).stream(0..bytes).await;
+        let document = document.map_err(|error| refusals::unread(&error))?;
+        let mut response = delivery::json_with_state(body, document, bytes, delivery);
+        response.extensions_mut().insert(CountedStream);
+        return Ok(response);
     }
     Ok(delivery::json(body, delivery))
 }

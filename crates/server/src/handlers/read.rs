@@ -11,10 +11,10 @@ use axum::response::Response;
 use identity::Right;
 use kernel::{Document, KeyView, Shard};
 use serde::Deserialize;
-use store::{ErrorKind, StoreError};
+use store::ErrorKind;
 use utoipa::IntoParams;
 
-use crate::backend::download::{DocumentReader, ReadAccess};
+use crate::backend::download::{CountedStream, DocumentReader, ReadAccess, ReadError};
 use crate::backend::shards::Backend;
 use crate::parse::query::{Flag, Query};
 use crate::parse::range::Selection;
@@ -60,9 +60,9 @@ pub(crate) async fn get(
             Method::GET => Selection::parse(&headers, &etag_text(document.etag), document.bytes),
             _ => Selection::Whole,
         };
-        match respond(&backend, shard, view, &document, selection).await {
-            Err(error) if error.kind == ErrorKind::Gone => {}
-            Err(error) => return Err(refusals::unreadable(&error).into()),
+        match respond(&backend, shard, &peer, view, &document, selection).await {
+            Err(ReadError::Store(error)) if error.kind == ErrorKind::Gone => {}
+            Err(error) => return Err(refusals::unread(&error).into()),
             Ok(response) => return Ok(response),
         }
     }
@@ -92,21 +92,24 @@ fn access(
 async fn respond(
     backend: &Backend,
     shard: Shard,
+    peer: &Peer,
     view: KeyView,
     document: &Document,
     selection: Selection,
-) -> Result<Response, StoreError> {
-    let reader = DocumentReader::new(backend, shard, document);
-    match selection {
-        Selection::NotModified => Ok(documents::not_modified(view, document)),
-        Selection::NotSatisfiable => Ok(documents::range_not_satisfiable(document.bytes)),
+) -> Result<Response, ReadError> {
+    let reader = DocumentReader::new(backend, shard, document, &peer.identity);
+    let mut response = match selection {
+        Selection::NotModified => documents::not_modified(view, document),
+        Selection::NotSatisfiable => documents::range_not_satisfiable(document.bytes),
         Selection::Whole => {
             let body = reader.stream(0..document.bytes).await?;
-            Ok(documents::whole(view, document, body))
+            documents::whole(view, document, body)
         }
         Selection::Range(range) => {
             let body = reader.stream(range.clone()).await?;
-            Ok(documents::partial(view, document, &range, body))
+            documents::partial(view, document, &range, body)
         }
-    }
+    };
+    response.extensions_mut().insert(CountedStream);
+    Ok(response)
 }

@@ -9,6 +9,7 @@ use engine::{Decision, ExceededLimit, Unavailable};
 use kernel::{BoundedTable, DocumentTag, InvalidRecord, Namespace, Outcome, Rejection};
 use store::{ErrorKind, StoreError};
 
+use crate::backend::download::ReadError;
 use crate::backend::error::BackendError;
 use crate::backend::upload::UploadError;
 use crate::present::etag::etag_text;
@@ -136,7 +137,15 @@ pub(crate) fn too_many_subscriptions() -> Refusal {
     Refusal::new(Code::Throttled, "too many event subscriptions, in total or of this identity; retry later")
 }
 
-pub(crate) fn unreadable(error: &StoreError) -> Refusal {
+/// A document that is not sent.
+pub(crate) fn unread(error: &ReadError) -> Refusal {
+    match error {
+        ReadError::Store(error) => unreadable(error),
+        ReadError::OverLimit(limit) => over_limit(limit),
+    }
+}
+
+fn unreadable(error: &StoreError) -> Refusal {
     Refusal::new(Code::Unavailable, format!("the document cannot be read: {error}"))
 }
 

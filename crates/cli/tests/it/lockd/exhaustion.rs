@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
-use crate::lockd::serve::{Connection, Running};
+use crate::lockd::serve::{Connection, Running, tls_config_for};
 
 /// The server's resident memory at its peak must stay below this.
 const RESIDENT_MAX_KIB: u64 = 512 << 10;
@@ -53,8 +53,13 @@ impl Arena {
         Arena { server, sink, attacker, victim, _dir: dir }
     }
 
+    /// The server that is attacked.
+    fn target(&self) -> &Running {
+        self.sink.as_ref().unwrap_or(&self.server)
+    }
+
     fn attacker(&self) -> Connection {
-        self.sink.as_ref().unwrap_or(&self.server).connect(&self.attacker)
+        self.target().connect(&self.attacker)
     }
 
     /// The attacker's lease.
@@ -92,8 +97,7 @@ fn key(name: &str) -> Value {
 }
 
 /// Acquires and releases as the victim until the attack is over. Returns the latencies.
-fn victim(arena: &Arena, stop: &AtomicBool) -> Vec<Duration> {
-    let mut connection = arena.server.connect(&arena.victim);
+fn victim(mut connection: Connection, stop: &AtomicBool) -> Vec<Duration> {
     let mut took = Vec::new();
     while !stop.load(Ordering::Acquire) || took.len() < 20 {
         let begun = now();
@@ -131,9 +135,12 @@ fn withstands(name: &str, spawn: Spawn) {
 fn attack(name: &str, is_control: bool, spawn: Spawn) -> Duration {
     let arena = Arena::start(is_control);
     let (stop, refused) = (AtomicBool::new(false), AtomicUsize::new(0));
+    // Before the attack: both are on one address, and share its limit of handshakes.
+    let mut connection = arena.server.connect(&arena.victim);
+    connection.ask("GET", "/healthz", "").expect("a response");
     let mut took = std::thread::scope(|scope| {
         spawn(scope, &arena, &stop, &refused);
-        let victim = scope.spawn(|| victim(&arena, &stop));
+        let victim = scope.spawn(|| victim(connection, &stop));
         std::thread::park_timeout(duration());
         stop.store(true, Ordering::Release);
         victim.join().expect("every request of the victim succeeds")
@@ -232,6 +239,81 @@ fn documents_that_are_not_read() {
             }
             idle_until(stop);
         });
+    });
+}
+
+/// 570 requests over HTTP/2 with a flow-control window of 0 kept 550 MB: no write was pending, so no timeout ran.
+#[test]
+fn http2_windows_of_zero() {
+    withstands("HTTP/2 windows of 0", |scope, arena, stop, _| {
+        let lease = arena.lease(&key("d")).expect("granted");
+        let document = format!("[\"{}\"]", "x".repeat(4 << 20));
+        let header = format!("x-lease-id: {lease}\r\n");
+        let path = "/v1/update_state?key=d&namespace=attacker";
+        let written = arena.attacker().send("POST", path, &header, &document);
+        assert_eq!(written.map(|(status, _)| status), Some(200));
+        scope.spawn(move || {
+            let config = tls_config_for(&arena.attacker, "h2");
+            let mut connections = Vec::new();
+            while !stop.load(Ordering::Acquire) && connections.len() < 30 {
+                let mut connection = arena.target().connect_with(&config);
+                connection.write(&http2::preface_with_a_window_of_zero());
+                for stream in 0..190 {
+                    let path = "/v1/get_state?key=d&public=1&namespace=attacker";
+                    if connection.write(&http2::get(2 * stream + 1, path)).is_none() {
+                        break;
+                    }
+                }
+                connections.push(connection);
+            }
+            idle_until(stop);
+        });
+    });
+}
+
+/// A few frames of HTTP/2, written by hand: a client library would not stop reading.
+mod http2 {
+    /// The flags of a head without a body, in one frame.
+    const END_STREAM_AND_HEADERS: u8 = 0x05;
+
+    /// The connection preface, and settings with an initial window of 0 bytes for each stream.
+    pub(super) fn preface_with_a_window_of_zero() -> Vec<u8> {
+        let settings = frame(4, 0, 0, &[0, 4, 0, 0, 0, 0]);
+        [b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", &settings[..]].concat()
+    }
+
+    /// A GET on a new stream.
+    pub(super) fn get(stream: u32, path: &str) -> Vec<u8> {
+        // Indexed `:method: GET` and `:scheme: https`; `:path` and `:authority` as literals that are not indexed.
+        let text = |name: u8, value: &str| {
+            let length = u8::try_from(value.len()).expect("below 127");
+            [&[name, length], value.as_bytes()].concat()
+        };
+        let block = [vec![0x82, 0x87], text(0x04, path), text(0x01, "lockd")].concat();
+        frame(1, END_STREAM_AND_HEADERS, stream, &block)
+    }
+
+    fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
+        let length = u32::try_from(payload.len()).expect("short").to_be_bytes();
+        [&length[1..], &[kind, flags], &stream.to_be_bytes(), payload].concat()
+    }
+}
+
+/// Silent connections of anyone, reopened as they were cut, kept every client out.
+#[test]
+fn silent_connections_without_a_certificate() {
+    withstands("silent connections without a certificate", |scope, arena, stop, _| {
+        for _ in 0..2 {
+            scope.spawn(move || {
+                let mut silent = std::collections::VecDeque::new();
+                while !stop.load(Ordering::Acquire) {
+                    silent.extend(std::net::TcpStream::connect(&arena.target().address));
+                    if silent.len() > 200 {
+                        silent.pop_front();
+                    }
+                }
+            });
+        }
     });
 }
 

@@ -95,10 +95,15 @@ impl Running {
 
 /// The TLS of a client, with HTTP/1.1 only and sessions of its own.
 pub(crate) fn tls_config(client: &Path) -> Arc<ClientConfig> {
+    tls_config_for(client, "http/1.1")
+}
+
+/// The same for another protocol.
+pub(crate) fn tls_config_for(client: &Path, protocol: &str) -> Arc<ClientConfig> {
     let bundle = ClientBundle::parse(&std::fs::read_to_string(client).expect("made")).expect("sound");
     let tls = ClientTls::new(&bundle, Arc::new(DefaultTimeProvider)).expect("sound");
     let mut config = (*tls.config()).clone();
-    config.alpn_protocols = vec![b"http/1.1".to_vec()];
+    config.alpn_protocols = vec![protocol.as_bytes().to_vec()];
     Arc::new(config)
 }
 
@@ -152,6 +157,11 @@ impl LogLines {
 pub(crate) struct Connection(pub(crate) StreamOwned<ClientConnection, TcpStream>);
 
 impl Connection {
+    /// Sends bytes as they are. Nothing if the server hung up.
+    pub(crate) fn write(&mut self, bytes: &[u8]) -> Option<()> {
+        self.0.write_all(bytes).ok()
+    }
+
     /// The status and the body; nothing if the server hung up.
     pub(crate) fn ask(&mut self, method: &str, path: &str, body: &str) -> Option<(u16, String)> {
         self.send(method, path, "", body)
