@@ -89,7 +89,7 @@ fn a_running_command_takes_over_its_renewed_identity() {
         format!("touch {}; until [ -e {} ]; do sleep 0.02; done", started.display(), finish.display());
     let mut command = Command::new(assert_cmd::cargo::cargo_bin!("lockd"));
     command.args(["run", "--server", &running.address, "--identity"]).arg(dir.path("ada.pem"));
-    command.args(["--key", "jobs", "--ttl", "1500ms", "--", "sh", "-c", &script]);
+    command.args(["--key", "jobs", "--ttl", "9s", "--", "sh", "-c", &script]);
     let child = command.stdin(Stdio::null()).stderr(Stdio::piped()).spawn().expect("it runs");
     crate::running::until("the command has started", || started.exists());
     let old = dir.serial("ada.pem");
@@ -97,9 +97,15 @@ fn a_running_command_takes_over_its_renewed_identity() {
     dir.auth(&format!("revoke client --server-in server.pem {old}"));
     running.signal(Signal::HUP);
     running.log.wait_for("reloaded identities");
-    // Two TTLs: without the new certificate the lease would be lost.
-    let clock = worktree::clock::SystemClock::new();
-    worktree::clock::Clock::wait(&clock, 3000);
+    // The old certificate is refused now, so a later deadline is due to the new one.
+    let deadline = || {
+        let described = running.connect(&dir.path("ada.pem")).ask("GET", "/v1/describe?key=jobs", "");
+        let (_, body) = described.expect("a response");
+        let described: serde_json::Value = serde_json::from_str(&body).expect("JSON");
+        described["expires_at_unix"].as_u64().expect("the lease is held")
+    };
+    let before = deadline();
+    crate::running::until("the lease is renewed", || deadline() > before);
     fs::write(&finish, "").expect("written");
     let output = child.wait_with_output().expect("it ends");
     assert_eq!(output.status.code(), Some(0), "{}", String::from_utf8_lossy(&output.stderr));
