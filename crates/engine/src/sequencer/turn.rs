@@ -63,6 +63,9 @@ pub(super) struct Shared {
     health: Mutex<Health>,
     /// Set before the owner hears of a failure: nothing is published afterwards.
     is_failed: AtomicBool,
+    /// A thread brings the writer back, and needs `core`. It runs a turn after that, so that another thread that runs turns
+    /// leaves: the lock is not fair, and a thread that takes it again at once would keep the writer away.
+    is_returning: AtomicBool,
     ended: Mutex<bool>,
     has_ended: Condvar,
     executor: Arc<dyn Executor>,
@@ -157,6 +160,7 @@ impl Shared {
                 core: Mutex::new(core),
                 health: Mutex::new(health),
                 is_failed: AtomicBool::new(false),
+                is_returning: AtomicBool::new(false),
                 ended: Mutex::new(false),
                 has_ended: Condvar::new(),
                 executor: Arc::clone(executor),
@@ -247,7 +251,8 @@ impl Shared {
             None if wants_log && !runner.appends => self.spawn_turns(),
             None => {}
         }
-        is_due || (self.inbox.has_work(capacity) && !planted!(InboxUnchecked))
+        let has_more = is_due || (self.inbox.has_work(capacity) && !planted!(InboxUnchecked));
+        has_more && !self.is_returning.load(Ordering::Acquire)
     }
 
     fn spawn_append(&self, work: Work) {
@@ -283,9 +288,11 @@ impl Shared {
             batch.publish(&mut *writer.observer, &self.this);
         }
         let health = self.maintain(&mut *writer.log);
+        self.is_returning.store(true, Ordering::Release);
         let mut core = self.lock_core();
         core.set_space(health.space);
         core.writer = WriterSlot::Here(writer);
+        self.is_returning.store(false, Ordering::Release);
         drop(core);
         self.set_health(health);
         !planted!(NoTurnAfterAppend)
