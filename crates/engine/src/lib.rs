@@ -44,7 +44,6 @@ pub use decider::TenureConfig;
 pub use decision::{Decision, OnDecided, Reply, Unavailable};
 pub use engine::{Engine, OpenError, Options};
 pub use executor::{Executor, Workers};
-pub use memory::{ExceededLimit, MemoryBudget, MemoryLimits};
 pub use sequencer::{Delivery, ReplyTo};
 pub use shard::{RENEWALS_MAX, Submission};
 
@@ -52,6 +51,11 @@ pub use shard::{RENEWALS_MAX, Submission};
 pub mod waiters {
     pub use crate::decision::{Advice, Blocked};
     pub use crate::waiting::{Ticket, Wait, Waiter, WaiterConnection, Waiters};
+}
+
+/// Limits in bytes.
+pub mod limits {
+    pub use crate::memory::{ExceededLimit, MemoryBudget, MemoryLimits};
 }
 
 /// Where documents are stored, and the blobs of those that are too long for the log.

@@ -20,6 +20,10 @@
 //! the inbox after it has released `core`, and the thread that brings back the writer runs a turn. All other work is done
 //! by workers, which wait for `core`.
 //!
+//! **Why the writer comes back.** The lock `core` is not fair: a thread that runs one turn after the other could keep the
+//! thread with the writer from it, and nothing would become durable. So a thread that runs turns leaves as soon as
+//! another brings the writer back; that one runs a turn afterwards.
+//!
 //! **Locks**, in the order in which they may be taken. None is held while a log, a reply, a query's result or an
 //! observer is called; a query itself runs under `core`.
 //!

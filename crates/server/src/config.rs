@@ -10,8 +10,9 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use api::PORT;
+use engine::Options;
 use engine::document::INLINE_MAX;
-use engine::{MemoryBudget, Options};
+use engine::limits::MemoryBudget;
 use identity::{IdentityLocation, SeparateFiles};
 use kernel::Span;
 

@@ -3,10 +3,9 @@
 
 use engine::internals::decider::Decider;
 use engine::internals::shard::Shard;
+use engine::limits::{ExceededLimit, MemoryBudget, MemoryLimits};
 use engine::waiters::{Wait, WaiterConnection};
-use engine::{
-    Decision, ExceededLimit, MemoryBudget, MemoryLimits, Reply, Submission, TenureConfig, Unavailable,
-};
+use engine::{Decision, Reply, Submission, TenureConfig, Unavailable};
 use kernel::{
     Action, Bundle, Command, Commit, Credential, Etag, IdempotencyKey, Kernel, LeaseRequest, Location,
     Namespace, Outcome, Predicate, RequestKey, Response, Span, Write,

@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll};
 
 use axum::body::{Body, Bytes};
-use engine::ExceededLimit;
+use engine::limits::ExceededLimit;
 use http_body::{Frame, SizeHint};
 use kernel::Identity;
 

@@ -9,8 +9,9 @@ use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
 use axum::body::{Body, Bytes};
+use engine::Engine;
 use engine::document::ReadHold;
-use engine::{Engine, ExceededLimit};
+use engine::limits::ExceededLimit;
 use http_body::Frame;
 use kernel::{Credential, Document, Identity, KeyView, Location, Namespace, ResourceName, Shard};
 use store::{ErrorKind, StoreError};

@@ -16,7 +16,7 @@
 //!
 //! The first five are the state, 7/24 together. A snapshot in progress has a copy of it and its encoded parts.
 
-use engine::MemoryLimits;
+use engine::limits::MemoryLimits;
 use kernel::Limits;
 
 /// An ended lease and one member, in bytes.

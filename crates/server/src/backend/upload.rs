@@ -12,7 +12,8 @@ use std::time::Duration;
 
 use axum::body::Bytes;
 use engine::document::{Pin, Upload};
-use engine::{Decision, Engine, ExceededLimit};
+use engine::limits::ExceededLimit;
+use engine::{Decision, Engine};
 use http_body::Body;
 use http_body_util::BodyExt as _;
 use jsonstream::{Compactor, JsonError, JsonErrorKind, Limits};

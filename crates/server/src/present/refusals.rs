@@ -4,8 +4,9 @@ use api::{Code, Refusal};
 use axum::body::Body;
 use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
+use engine::limits::ExceededLimit;
 use engine::waiters::{Advice, Blocked};
-use engine::{Decision, ExceededLimit, Unavailable};
+use engine::{Decision, Unavailable};
 use kernel::{BoundedTable, DocumentTag, InvalidRecord, Namespace, Outcome, Rejection};
 use store::{ErrorKind, StoreError};
 

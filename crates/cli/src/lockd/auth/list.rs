@@ -15,7 +15,7 @@ use super::{now, read_denylist, read_server, record};
 #[derive(Args)]
 #[command(after_help = "Example:\n  \
                         lockd auth list --server-in server.pem\n  \
-                        lockd auth list --ca-in /root/lockd-ca/ca.pem --json | jq -r '.issued[] | select(.status == \"valid\") | .cn'")]
+                        lockd auth list --ca-in ~/lockd-ca/ca.pem --json | jq -r '.issued[] | select(.status == \"valid\") | .cn'")]
 pub(crate) struct List {
     /// Identity file of a server: its denylist marks revoked certificates, and the record is looked for next to it.
     #[arg(long, value_name = "FILE")]

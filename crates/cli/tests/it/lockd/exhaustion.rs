@@ -69,6 +69,18 @@ impl Arena {
         (status == 200).then(|| reply["lease_id"].as_str().expect("a credential").to_string())
     }
 
+    /// Commits a document of the attacker, and releases the key.
+    fn write_document(&self, name: &str, bytes: usize) {
+        let lease = self.lease(&key(name)).expect("granted");
+        let (path, header) = (
+            format!("/v1/update_state?key={name}&namespace=attacker&release=1"),
+            format!("x-lease-id: {lease}\r\n"),
+        );
+        let document = format!("[\"{}\"]", "x".repeat(bytes));
+        let written = self.attacker().send("POST", &path, &header, &document);
+        assert_eq!(written.map(|(status, _)| status), Some(200));
+    }
+
     fn peak_resident_kib(&self) -> u64 {
         let status = std::fs::read_to_string(format!("/proc/{}/status", self.server.id())).expect("it runs");
         let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).expect("Linux");
@@ -215,14 +227,7 @@ fn waiters_with_long_names() {
 #[test]
 fn documents_that_are_not_read() {
     withstands("documents that are not read", |scope, arena, stop, _| {
-        let lease = arena.lease(&key("d")).expect("granted");
-        let document = format!("[\"{}\"]", "x".repeat(20 << 20));
-        let header = format!("x-lease-id: {lease}\r\n");
-        let written =
-            arena.attacker().send("POST", "/v1/update_state?key=d&namespace=attacker", &header, &document);
-        assert_eq!(written.map(|(status, _)| status), Some(200));
-        let release = json!({"lease_id": lease}).to_string();
-        arena.attacker().ask("POST", "/v1/release", &release);
+        arena.write_document("d", 20 << 20);
         scope.spawn(move || {
             let resources = json!([{"kind": "KEY", "name": "d", "predicate": "CONSUMES"}]);
             let shared =
@@ -246,12 +251,7 @@ fn documents_that_are_not_read() {
 #[test]
 fn http2_windows_of_zero() {
     withstands("HTTP/2 windows of 0", |scope, arena, stop, _| {
-        let lease = arena.lease(&key("d")).expect("granted");
-        let document = format!("[\"{}\"]", "x".repeat(4 << 20));
-        let header = format!("x-lease-id: {lease}\r\n");
-        let path = "/v1/update_state?key=d&namespace=attacker";
-        let written = arena.attacker().send("POST", path, &header, &document);
-        assert_eq!(written.map(|(status, _)| status), Some(200));
+        arena.write_document("d", 4 << 20);
         scope.spawn(move || {
             let config = tls_config_for(&arena.attacker, "h2");
             let mut connections = Vec::new();
