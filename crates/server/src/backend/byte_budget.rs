@@ -58,7 +58,10 @@ impl ByteBudget {
             return Err(ExceededLimit { name: names.0, max: share.all, is_own: false });
         }
         taken.all += bytes;
-        *taken.identities.entry(identity.clone()).or_default() += bytes;
+        // An entry has at least one byte: it is removed with the last.
+        if bytes > 0 {
+            *taken.identities.entry(identity.clone()).or_default() += bytes;
+        }
         Ok(TakenGuard { budget: self.clone(), identity: identity.clone(), bytes })
     }
 
@@ -75,6 +78,9 @@ impl ByteBudget {
 
 impl Drop for TakenGuard {
     fn drop(&mut self) {
+        if self.bytes == 0 {
+            return;
+        }
         let mut taken = self.budget.taken();
         taken.all -= self.bytes;
         let mine = taken.identities.get_mut(&self.identity).expect("a guard's identity is counted");
@@ -139,6 +145,20 @@ mod tests {
         drop((first, carol));
         assert_eq!(budget.in_use(), 40);
         assert!(budget.take(&ada, 30).is_ok());
+    }
+
+    /// Short requests take nothing. The first of two that ended removed the entry of their identity, and the second panicked.
+    #[test]
+    fn guards_of_nothing_are_dropped_in_any_order() {
+        let budget = ByteBudget::new(("all", "mine"), Share { all: 100, per_identity: 40 });
+        let ada = identity("ada");
+        let (first, second) =
+            (budget.take(&ada, 0).expect("nothing"), budget.take(&ada, 0).expect("nothing"));
+        let some = budget.take(&ada, 10).expect("within");
+        drop(first);
+        drop(some);
+        drop(second);
+        assert_eq!(budget.in_use(), 0);
     }
 
     /// A document longer than the share could never be read.
