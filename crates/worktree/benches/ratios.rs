@@ -4,12 +4,15 @@
 //! ```text
 //! cargo bench -p lockd-worktree                      # everything, in the system's temporary directory
 //! cargo bench -p lockd-worktree -- --small           # a tenth of the files, for a quick look
-//! cargo bench -p lockd-worktree -- lock large-file   # only these; also: status, small-files
+//! cargo bench -p lockd-worktree -- lock large-file   # only these; also: status, small-files, one-change
 //! TMPDIR=/mnt/disk cargo bench -p lockd-worktree     # on another filesystem
 //! ```
 //!
 //! Both sides of a ratio are measured alternately in the same run, and the medians are compared, so that the
 //! load of the machine cancels out. Nothing here fails on a slow machine.
+
+#[path = "ratios/one_change.rs"]
+mod one_change;
 
 use std::fs;
 use std::io::Write;
@@ -51,6 +54,9 @@ fn main() {
     }
     if wanted("large-file") {
         bench.snapshot_of("one large file", |payload| large_file(payload, 1_000 / scale), 5);
+    }
+    if wanted("one-change") {
+        bench.one_change(60_000 / scale);
     }
     fs::remove_dir_all(&dir).expect("our own directory");
 }

@@ -35,25 +35,66 @@ pub(crate) enum CreateOutcome {
 /// Creates `path` with `bytes` through a temporary file in `dir`, unless the name exists. Durable once
 /// created.
 pub(crate) fn create(env: &Env, dir: &Path, path: &Path, bytes: &[u8]) -> io::Result<CreateOutcome> {
-    let temp = temp_name(env, dir);
-    env.fs.write_new(&temp, bytes, FILE_MODE, Durability::Synced)?;
-    let linked = env.fs.link(&temp, path);
-    let created = match linked {
-        Ok(()) => Ok(CreateOutcome::Created),
-        // A retransmitted `link` can fail although it succeeded; the bytes show whether the file is ours.
-        Err(cause) => match env.fs.read(path) {
-            Ok(found) if found == bytes => Ok(CreateOutcome::Created),
-            _ if cause.kind() == io::ErrorKind::AlreadyExists => Ok(CreateOutcome::NameTaken),
-            _ => Err(cause),
-        },
-    };
-    let removed = env.fs.remove_file(&temp);
-    if created.as_ref().is_ok_and(|created| *created == CreateOutcome::Created) {
-        env.fs.sync_dir(parent(path))?;
+    prepare(env, dir, bytes)?.create(env, path).map_err(CreateError::into_cause)
+}
+
+/// A record under a temporary name, durable, that readers cannot see yet.
+pub(crate) struct PreparedRecord<'a> {
+    temp: PathBuf,
+    bytes: &'a [u8],
+}
+
+/// Why a prepared record could not be created.
+pub(crate) struct CreateError {
+    /// The cause.
+    pub(crate) cause: io::Error,
+    /// Whether the name may have been created all the same.
+    pub(crate) indeterminate: bool,
+}
+
+impl CreateError {
+    fn into_cause(self) -> io::Error {
+        self.cause
     }
-    // An orphan is harmless, and `doctor` finds it; a failure to remove it must not hide the outcome.
-    drop(removed);
-    created
+}
+
+/// Writes `bytes` to a temporary file in `dir`, which is removed if that fails.
+pub(crate) fn prepare<'a>(env: &Env, dir: &Path, bytes: &'a [u8]) -> io::Result<PreparedRecord<'a>> {
+    let temp = temp_name(env, dir);
+    match env.fs.write_new(&temp, bytes, FILE_MODE, Durability::Synced) {
+        Ok(_) => Ok(PreparedRecord { temp, bytes }),
+        Err(cause) => {
+            drop(env.fs.remove_file(&temp));
+            Err(cause)
+        }
+    }
+}
+
+impl PreparedRecord<'_> {
+    /// Gives the record the name `path`, unless it exists.
+    pub(crate) fn create(self, env: &Env, path: &Path) -> Result<CreateOutcome, CreateError> {
+        let created = match env.fs.link(&self.temp, path) {
+            Ok(()) => Ok(CreateOutcome::Created),
+            // A retransmitted `link` can fail although it succeeded; the bytes show whether the file is ours.
+            Err(cause) => match env.fs.read(path) {
+                Ok(found) if found == self.bytes => Ok(CreateOutcome::Created),
+                _ if cause.kind() == io::ErrorKind::AlreadyExists => Ok(CreateOutcome::NameTaken),
+                _ => Err(CreateError { indeterminate: !is_refusal(&cause), cause }),
+            },
+        };
+        // An orphan is harmless, and `doctor` finds it; a failure to remove it must not hide the outcome.
+        drop(env.fs.remove_file(&self.temp));
+        if let Ok(CreateOutcome::Created) = created {
+            env.fs.sync_dir(parent(path)).map_err(|cause| CreateError { cause, indeterminate: true })?;
+        }
+        created
+    }
+}
+
+/// Whether the filesystem refused a call before it changed anything.
+fn is_refusal(cause: &io::Error) -> bool {
+    use io::ErrorKind::{NotFound, PermissionDenied, QuotaExceeded, ReadOnlyFilesystem, StorageFull};
+    matches!(cause.kind(), NotFound | PermissionDenied | QuotaExceeded | ReadOnlyFilesystem | StorageFull)
 }
 
 /// Writes `bytes` to `path` through a temporary file in `dir`, replacing an existing file.

@@ -3,14 +3,17 @@
 //! Only [`SystemClock`] reads the machine's clocks; tests pass a simulated one. `lease` decides leases.
 //!
 //! The boot clock (`CLOCK_BOOTTIME`) also counts while the machine is suspended, so a holder that was
-//! suspended finds its lease expired. It is comparable only within one boot of one kernel in one time
-//! namespace, which [`BootId`] identifies.
+//! suspended finds its lease expired. It is comparable only within one boot of one machine, which [`BootId`]
+//! identifies: by the boot id together with the machine's ids, because clones of a virtual machine share the
+//! first. The offset of a time namespace is taken out.
 
 use std::fmt;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use rustix::time::{ClockId, clock_gettime};
 use serde::{Deserialize, Serialize};
+
+use crate::ids::{SystemEntropy, random_hex};
 
 /// A duration in milliseconds.
 pub type Millis = u64;
@@ -61,7 +64,7 @@ impl UnixMs {
 /// 9999-12-31, the last day that the formatter supports.
 const LAST_PRINTABLE_MS: u64 = 253_402_300_799_000;
 
-/// One boot of one kernel, in one time namespace.
+/// One boot of one machine.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct BootId(pub String);
@@ -97,12 +100,20 @@ pub trait Clock: Send + Sync {
 #[derive(Clone, Debug)]
 pub struct SystemClock {
     boot_id: BootId,
+    /// The offset that the process's time namespace adds to the boot clock.
+    offset_ns: i128,
 }
 
 impl SystemClock {
-    /// Reads the boot id once; it cannot change while this process runs.
+    /// Reads the boot's identity once; it cannot change while this process runs.
     pub fn new() -> Self {
-        Self { boot_id: this_boot() }
+        match system::boot::current() {
+            Ok(Some(boot)) => {
+                Self { boot_id: boot_identity(&boot.boot_id, &boot.machine_ids), offset_ns: boot.offset_ns }
+            }
+            // A random identity matches no other process, so stealers fall back to watching.
+            _ => Self { boot_id: BootId(random_hex(&SystemEntropy, 16)), offset_ns: 0 },
+        }
     }
 }
 
@@ -120,11 +131,11 @@ impl Clock for SystemClock {
     }
 
     fn boot(&self) -> BootMs {
-        BootMs(read_ms(ClockId::Boottime))
+        without_offset(read_ns(ClockId::Boottime), self.offset_ns)
     }
 
     fn monotonic(&self) -> MonoMs {
-        MonoMs(read_ms(ClockId::Monotonic))
+        MonoMs(in_ms(read_ns(ClockId::Monotonic)))
     }
 
     fn boot_id(&self) -> BootId {
@@ -137,41 +148,29 @@ impl Clock for SystemClock {
     }
 }
 
-fn read_ms(id: ClockId) -> i64 {
+fn read_ns(id: ClockId) -> i128 {
     let time = clock_gettime(id);
-    time.tv_sec * 1000 + time.tv_nsec / 1_000_000
+    i128::from(time.tv_sec) * 1_000_000_000 + i128::from(time.tv_nsec)
 }
 
-/// Where the kernel exposes no boot id, a random one is used: it matches no other process, so stealers fall
-/// back to watching.
-fn this_boot() -> BootId {
-    let Ok(uuid) = std::fs::read_to_string("/proc/sys/kernel/random/boot_id") else {
-        return BootId(crate::ids::random_hex(&crate::ids::SystemEntropy, 16));
-    };
-    match boot_clock_offset() {
-        Some(offset) => BootId(format!("{}/{offset}", uuid.trim())),
-        None => BootId(crate::ids::random_hex(&crate::ids::SystemEntropy, 16)),
+fn in_ms(ns: i128) -> i64 {
+    i64::try_from(ns / 1_000_000).unwrap_or(i64::MAX)
+}
+
+/// The boot clock of the machine: the one that the process reads, without the offset of its time namespace.
+fn without_offset(boot_ns: i128, offset_ns: i128) -> BootMs {
+    BootMs(in_ms(boot_ns - offset_ns))
+}
+
+/// A hash of the boot id and the machine's ids, each with its length: clones of a virtual machine share the first.
+fn boot_identity(boot_id: &[u8], machine_ids: &[Vec<u8>]) -> BootId {
+    let mut hasher = blake3::Hasher::new();
+    hasher.update(b"jvs boot identity");
+    for id in std::iter::once(boot_id).chain(machine_ids.iter().map(Vec::as_slice)) {
+        hasher.update(&(id.len() as u64).to_le_bytes());
+        hasher.update(id);
     }
-}
-
-/// The offset of this process's boot clock, set by its time namespace. Namespaces with the same offset share
-/// a clock. Namespace numbers do not help, because the kernel reuses them.
-fn boot_clock_offset() -> Option<String> {
-    let [ours, childrens] =
-        ["time", "time_for_children"].map(|name| std::fs::read_link(format!("/proc/self/ns/{name}")));
-    match (ours, childrens) {
-        // The kernel has no time namespaces, or hides them: then there is one boot clock.
-        (Err(_), Err(_)) => Some("0".to_owned()),
-        // Only the offsets of the children's namespace can be read, and it differs from ours.
-        (ours, childrens) if ours.as_ref().ok() != childrens.as_ref().ok() => None,
-        _ => offset_in(&std::fs::read_to_string("/proc/self/timens_offsets").ok()?),
-    }
-}
-
-/// The boot clock's line is `boottime <seconds> <nanoseconds>`.
-fn offset_in(table: &str) -> Option<String> {
-    let line = table.lines().find_map(|line| line.trim().strip_prefix("boottime"))?;
-    Some(line.split_whitespace().collect::<Vec<_>>().join("."))
+    BootId(system::hex::encode(&hasher.finalize().as_bytes()[..16]))
 }
 
 #[cfg(test)]
@@ -193,14 +192,24 @@ mod tests {
         assert_eq!(BootMs(9).since(BootMs(5)), 4);
     }
 
-    /// Two hosts were simulated by two time namespaces, one after the other. The kernel gave the second the
-    /// number of the first, so their boot clocks, 8000 s apart, were taken for one, and a lock was stolen
-    /// during its lease.
+    /// Two hosts were simulated by two time namespaces, one after the other, with boot clocks 8000 s apart. They
+    /// were taken for one boot, and a lock was stolen during its lease. Without the offset there is one clock.
     #[test]
-    fn boot_clocks_are_distinguished_by_their_offset() {
-        let table = "monotonic           0         0\nboottime         1000         5\n";
-        assert_eq!(offset_in(table).as_deref(), Some("1000.5"));
-        assert_eq!(offset_in("monotonic 0 0\n"), None);
+    fn the_offset_of_a_time_namespace_is_taken_out() {
+        assert_eq!(without_offset(9_000_000_000_000, 8_000_000_000_000), BootMs(1_000_000));
+        assert_eq!(without_offset(1_000_000_000, -4_000_000_000), BootMs(5_000));
+    }
+
+    /// Two virtual machines were resumed from one image. Their boot ids were equal and their boot clocks were not, so
+    /// a lease of 30 s was stolen half a second after it was granted.
+    #[test]
+    fn clones_of_a_machine_have_boots_of_their_own() {
+        let ids = |machine: &[u8]| [machine.to_vec(), Vec::new()];
+        let one = boot_identity(b"boot", &ids(b"machine one"));
+        assert_ne!(one, boot_identity(b"boot", &ids(b"machine two")));
+        assert_ne!(one, boot_identity(b"later boot", &ids(b"machine one")));
+        assert_eq!(one, boot_identity(b"boot", &ids(b"machine one")));
+        assert_ne!(boot_identity(b"ab", &ids(b"c")), boot_identity(b"a", &ids(b"bc")));
     }
 
     #[test]

@@ -112,6 +112,13 @@ impl Error {
         )
     }
 
+    /// The same with more detail.
+    #[must_use]
+    pub fn and(mut self, detail: &str) -> Self {
+        self.detail = format!("{detail}: {}", self.detail);
+        self
+    }
+
     /// Adds a value for programs.
     #[must_use]
     pub fn with(mut self, name: &str, value: impl Serialize) -> Self {

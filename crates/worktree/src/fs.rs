@@ -80,6 +80,10 @@ pub trait Fs: Send + Sync + Debug {
     fn remove_dir(&self, path: &Path) -> io::Result<()>;
     /// Makes the names in a directory durable.
     fn sync_dir(&self, path: &Path) -> io::Result<()>;
+    /// The free space of a filesystem, in bytes, of which the system reports `reported`; tests fake a full disk.
+    fn free_bytes(&self, reported: u64) -> u64 {
+        reported
+    }
     /// Called before each change that `tree` makes by descriptor; an error aborts the change.
     fn step(&self) -> io::Result<()> {
         Ok(())

@@ -2,27 +2,68 @@
 
 use std::collections::BTreeSet;
 
+use crate::env::Env;
 use crate::error::{Error, ErrorClass, ErrorContext, Result};
 use crate::fs::absent_is_none;
-use crate::ids::{SnapshotId, WorktreeId};
-use crate::record::EntryEvent;
+use crate::ids::{SnapshotId, TagName, WorktreeId};
+use crate::layout::Layout;
+use crate::publishes::Publishes;
 use crate::repo::Repo;
 use crate::sequence::Sequence;
 use crate::snapshot::Descriptor;
 use crate::worktree::Worktree;
 
+/// The published snapshots of a worktree, as far as they can be read.
+#[derive(Clone, Debug)]
+pub struct HistoryListing {
+    /// The snapshots, newest first.
+    pub snapshots: Vec<Descriptor>,
+    /// The worktree's head, as of the newest entry that could be read.
+    pub head: Option<SnapshotId>,
+    /// The records that could not be read.
+    pub damaged: Vec<DamagedRecord>,
+}
+
+/// A record that could not be read.
+#[derive(Clone, Debug)]
+pub struct DamagedRecord {
+    /// The worktree or snapshot.
+    pub subject: String,
+    /// Why it could not be read, and what to do next.
+    pub error: Error,
+}
+
 impl Repo {
-    /// The published snapshots of `worktree`, newest first, at most `limit`.
+    /// The published snapshots of `worktree`, newest first, at most `limit`; refused if one is damaged.
     pub fn history(&self, worktree: &Worktree, limit: usize) -> Result<Vec<Descriptor>> {
-        let mut found = Vec::new();
-        if limit == 0 {
-            return Ok(found);
+        let listing = self.history_listing(worktree, limit)?;
+        match listing.damaged.into_iter().next() {
+            None => Ok(listing.snapshots),
+            Some(damaged) => Err(damaged.error),
         }
-        self.each_published(&worktree.worktree_id, |id| {
-            found.push(self.ready(id)?);
-            Ok(found.len() < limit)
-        })?;
-        Ok(found)
+    }
+
+    /// The published snapshots of `worktree`, newest first, at most `limit`, and the records that could not be
+    /// read: a damaged one hides only itself.
+    pub fn history_listing(&self, worktree: &Worktree, limit: usize) -> Result<HistoryListing> {
+        let mut publishes = self.publishes(&worktree.worktree_id)?;
+        let head = publishes.head().cloned();
+        let mut listing = HistoryListing { snapshots: Vec::new(), head, damaged: Vec::new() };
+        let removed = self.removed_snapshots(&worktree.worktree_id)?;
+        let kept = publishes.by_ref().filter(|publish| !removed.contains(&publish.snapshot_id));
+        for publish in kept.take(limit) {
+            match self.ready(&publish.snapshot_id) {
+                Ok(descriptor) => listing.snapshots.push(descriptor),
+                Err(error) => {
+                    listing.damaged.push(DamagedRecord { subject: publish.snapshot_id.to_string(), error });
+                }
+            }
+        }
+        if let Some(error) = publishes.into_damage() {
+            let subject = worktree.worktree_id.to_string();
+            listing.damaged.push(DamagedRecord { subject, error });
+        }
+        Ok(listing)
     }
 
     /// The head of `worktree`, if it has one.
@@ -30,7 +71,7 @@ impl Repo {
         Ok(self.lock(worktree).view()?.state().head.clone())
     }
 
-    /// The published snapshot named by an id, a unique prefix of an id, or `head`.
+    /// The published snapshot named by an id, a unique prefix of an id, a tag, or `head`.
     pub fn find(&self, worktree: &Worktree, name: &str) -> Result<Descriptor> {
         if name == "head" {
             let head = self.head(worktree)?.ok_or_else(|| {
@@ -41,6 +82,11 @@ impl Repo {
             })?;
             return self.ready(&head);
         }
+        if let Ok(tag) = name.parse::<TagName>()
+            && let Some(tag) = self.tag(&tag)?
+        {
+            return self.visible(&tag.snapshot_id);
+        }
         let known = self.known_snapshots()?;
         let exact = known.iter().filter(|id| id.as_str() == name);
         let longer = known.iter().filter(|id| id.as_str().starts_with(name));
@@ -48,9 +94,12 @@ impl Repo {
         match matching.as_slice() {
             [id] => self.visible(id),
             [id, ..] if id.as_str() == name => self.visible(id),
-            [] => {
-                Err(Error::not_found(format!("no such snapshot; `jvs history` lists them: snapshot={name}")))
-            }
+            [] => Err(match self.all_removed_snapshots()?.iter().find(|id| id.as_str().starts_with(name)) {
+                Some(id) => gone(id),
+                None => {
+                    Error::not_found(format!("no such snapshot; `jvs history` lists them: snapshot={name}"))
+                }
+            }),
             several => Err(Error::invalid(format!(
                 "the prefix matches several snapshots; pass a longer one: snapshot={name} matching={}",
                 several.len()
@@ -62,33 +111,24 @@ impl Repo {
     pub fn visible(&self, id: &SnapshotId) -> Result<Descriptor> {
         let ready = self.layout.snapshot_ready(id);
         if absent_is_none(self.env.fs.meta(&ready)).doing("stat", &ready)?.is_none() {
-            return Err(partial(id));
+            let removed = self.all_removed_snapshots()?.contains(id);
+            return Err(if removed { gone(id) } else { partial(id) });
         }
         let descriptor = self.ready(id)?;
+        if self.removed_snapshots(&descriptor.worktree_id)?.contains(id) {
+            return Err(gone(id));
+        }
         if self.is_published(&descriptor.worktree_id, id)? { Ok(descriptor) } else { Err(partial(id)) }
     }
 
     /// Whether an entry of the worktree's sequence publishes `id`.
     pub(crate) fn is_published(&self, worktree: &WorktreeId, id: &SnapshotId) -> Result<bool> {
-        let mut found = false;
-        self.each_published(worktree, |published| {
-            found = published == id;
-            Ok(!found)
-        })?;
-        Ok(found)
+        is_published(&self.env, &self.layout, worktree, id)
     }
 
-    /// Whether any worktree, removed ones included, publishes `id`: for a snapshot without a readable
-    /// descriptor.
-    pub(crate) fn is_published_anywhere(&self, id: &SnapshotId) -> Result<bool> {
-        let locks = self.layout.locks();
-        for name in self.env.fs.list(&locks).doing("list", &locks)? {
-            let worktree = name.to_str().and_then(|name| name.strip_suffix(".d")?.parse().ok());
-            if worktree.is_some_and(|worktree| self.is_published(&worktree, id).unwrap_or(true)) {
-                return Ok(true);
-            }
-        }
-        Ok(false)
+    /// The publishes of a worktree's sequence, newest first.
+    pub(crate) fn publishes<'a>(&'a self, worktree: &'a WorktreeId) -> Result<Publishes<'a>> {
+        Publishes::of(Sequence::new(&self.env, &self.layout, worktree))
     }
 
     /// Every name in `snapshots/` and `intents/`, sorted.
@@ -104,28 +144,6 @@ impl Repo {
         Ok(ids)
     }
 
-    /// Visits the publishes of a sequence from the newest on, while `visit` returns true.
-    pub(crate) fn each_published(
-        &self,
-        worktree: &WorktreeId,
-        mut visit: impl FnMut(&SnapshotId) -> Result<bool>,
-    ) -> Result<()> {
-        let sequence = Sequence::new(&self.env, &self.layout, worktree);
-        let Some(newest) = sequence.newest()? else { return Ok(()) };
-        let mut at = sequence.read(newest)?.entry.state.last_publish;
-        while let Some(n) = at {
-            let EntryEvent::Publish { snapshot_id, previous, .. } = sequence.read(n)?.entry.event else {
-                let path = self.layout.entry(worktree, n);
-                return Err(Error::damaged(&path, "the entry should publish a snapshot, and does not"));
-            };
-            if !visit(&snapshot_id)? {
-                return Ok(());
-            }
-            at = previous;
-        }
-        Ok(())
-    }
-
     /// The descriptor of a READY snapshot.
     pub(crate) fn ready(&self, id: &SnapshotId) -> Result<Descriptor> {
         let path = self.layout.snapshot_ready(id);
@@ -134,6 +152,24 @@ impl Repo {
             bytes.ok_or_else(|| Error::damaged(&path, "a published snapshot has lost its descriptor"))?;
         serde_json::from_slice(&bytes).map_err(|cause| Error::damaged(&path, cause))
     }
+}
+
+/// Whether an entry of the worktree's sequence publishes `id`; refused if a damaged sequence cannot show it.
+pub(crate) fn is_published(
+    env: &Env,
+    layout: &Layout,
+    worktree: &WorktreeId,
+    id: &SnapshotId,
+) -> Result<bool> {
+    let mut publishes = Publishes::of(Sequence::new(env, layout, worktree))?;
+    if publishes.by_ref().any(|published| published.snapshot_id == *id) {
+        return Ok(true);
+    }
+    publishes.into_damage().map_or(Ok(false), Err)
+}
+
+fn gone(id: &SnapshotId) -> Error {
+    Error::not_found(format!("the snapshot was removed; `jvs history` lists the others: snapshot={id}"))
 }
 
 fn partial(id: &SnapshotId) -> Error {

@@ -37,6 +37,9 @@ pub(crate) fn random_hex(entropy: &dyn Entropy, len: usize) -> String {
 /// A text id that is safe as one component of a path.
 macro_rules! text_id {
     ($(#[$doc:meta])* $name:ident, $what:literal) => {
+        text_id!($(#[$doc])* $name, |text| safe_component($what, text));
+    };
+    ($(#[$doc:meta])* $name:ident, $check:expr) => {
         $(#[$doc])*
         #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
         #[serde(try_from = "String", into = "String")]
@@ -53,7 +56,8 @@ macro_rules! text_id {
             type Err = Error;
 
             fn from_str(text: &str) -> Result<Self> {
-                safe_component($what, text)?;
+                let check: fn(&str) -> Result<()> = $check;
+                check(text)?;
                 Ok(Self(text.to_owned()))
             }
         }
@@ -93,8 +97,9 @@ text_id!(
     LockId, "lock id"
 );
 text_id!(
-    /// One snapshot; sorts by the time at which it was begun.
-    SnapshotId, "snapshot id"
+    /// One snapshot, `<time>-<random>`; sorts by the time at which it was begun. Parsed strictly, so that nothing
+    /// else in the directory of snapshots is taken for one.
+    SnapshotId, snapshot_id_shape
 );
 text_id!(
     /// One restore.
@@ -132,9 +137,19 @@ impl RepoId {
 impl SnapshotId {
     /// `began` is an RFC 3339 time; the random part keeps two hosts apart.
     pub(crate) fn new(began: &str, entropy: &dyn Entropy) -> Self {
-        let stamp: String = began.chars().filter(char::is_ascii_alphanumeric).collect();
-        Self(format!("{}-{}", stamp.to_ascii_lowercase(), random_hex(entropy, 4)))
+        Self(format!("{}-{}", id_stamp(began), random_hex(entropy, 4)))
     }
+
+    /// The smallest id of a snapshot begun at an RFC 3339 time.
+    pub(crate) fn earliest_at(began: &str) -> Self {
+        Self(format!("{}-00000000", id_stamp(began)))
+    }
+}
+
+/// An RFC 3339 time without punctuation, in lower case.
+fn id_stamp(time: &str) -> String {
+    let stamp: String = time.chars().filter(char::is_ascii_alphanumeric).collect();
+    stamp.to_ascii_lowercase()
 }
 
 fn safe_component(what: &str, text: &str) -> Result<()> {
@@ -149,9 +164,65 @@ fn safe_component(what: &str, text: &str) -> Result<()> {
     )))
 }
 
+/// `20261116t002902483z-ef0d6e14`: the time of an RFC 3339 text, and eight hexadecimal digits.
+fn snapshot_id_shape(text: &str) -> Result<()> {
+    let shape = b"ddddddddtdddddddddz-hhhhhhhh";
+    let fits = |(byte, shape): (u8, &u8)| match shape {
+        b'd' => byte.is_ascii_digit(),
+        b'h' => matches!(byte, b'0'..=b'9' | b'a'..=b'f'),
+        literal => byte == *literal,
+    };
+    if text.len() == shape.len() && text.bytes().zip(shape).all(fits) {
+        return Ok(());
+    }
+    Err(Error::invalid(format!(
+        "a snapshot id is a time and eight hexadecimal digits, as in 20261116t002902483z-ef0d6e14: got={text:?}"
+    )))
+}
+
 /// `<id>.d` and `<id>.lock` stand side by side in `.jvs/locks`, so an id must not end like either.
 fn has_reserved_end(text: &str) -> bool {
     [".d", ".lock"].iter().any(|end| text.ends_with(end))
+}
+
+/// A name for a snapshot: it begins with a letter, so it is not the beginning of a snapshot id.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub struct TagName(String);
+
+impl FromStr for TagName {
+    type Err = Error;
+
+    fn from_str(text: &str) -> Result<Self> {
+        safe_component("tag", text)?;
+        if text == "head" || !text.starts_with(|c: char| c.is_ascii_alphabetic()) {
+            return Err(Error::invalid(format!(
+                "a tag begins with a letter and is not `head`, so that it is never taken for a snapshot id: \
+                 got={text:?}"
+            )));
+        }
+        Ok(Self(text.to_owned()))
+    }
+}
+
+impl TryFrom<String> for TagName {
+    type Error = Error;
+
+    fn try_from(text: String) -> Result<Self> {
+        text.parse()
+    }
+}
+
+impl From<TagName> for String {
+    fn from(tag: TagName) -> Self {
+        tag.0
+    }
+}
+
+impl fmt::Display for TagName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
 }
 
 /// The number of an entry in a worktree's sequence: dense, from 1, never reused.
@@ -170,6 +241,68 @@ impl EntryNumber {
 impl fmt::Display for EntryNumber {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.0.fmt(f)
+    }
+}
+
+/// Consecutive entry numbers, both ends included. Written as `[first, last]`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(from = "(u64, u64)", into = "(u64, u64)")]
+pub struct NumberRange {
+    /// The smallest number.
+    pub first: u64,
+    /// The largest number.
+    pub last: u64,
+}
+
+impl NumberRange {
+    /// Whether all numbers of `other` are in this range.
+    pub fn contains(self, other: Self) -> bool {
+        self.first <= other.first && other.last <= self.last
+    }
+
+    /// Whether `n` is in this range.
+    pub fn has(self, n: u64) -> bool {
+        self.first <= n && n <= self.last
+    }
+
+    /// Sorted, disjoint ranges with the same numbers. Over `limit` ranges, those with the fewest numbers between
+    /// them are merged, so the result may have more numbers.
+    pub fn merged(mut ranges: Vec<Self>, limit: usize) -> Vec<Self> {
+        ranges.sort_unstable();
+        let mut merged: Vec<Self> = Vec::new();
+        for range in ranges {
+            match merged.last_mut() {
+                Some(last) if range.first <= last.last.saturating_add(1) => {
+                    last.last = last.last.max(range.last);
+                }
+                _ => merged.push(range),
+            }
+        }
+        while merged.len() > limit.max(1) {
+            let gap = |at: &usize| merged[at + 1].first - merged[*at].last;
+            let nearest = (0..merged.len() - 1).min_by_key(gap).expect("there are two at least");
+            merged[nearest].last = merged[nearest + 1].last;
+            merged.remove(nearest + 1);
+        }
+        merged
+    }
+}
+
+impl From<(u64, u64)> for NumberRange {
+    fn from((first, last): (u64, u64)) -> Self {
+        Self { first, last }
+    }
+}
+
+impl From<NumberRange> for (u64, u64) {
+    fn from(range: NumberRange) -> Self {
+        (range.first, range.last)
+    }
+}
+
+impl fmt::Display for NumberRange {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.first == self.last { self.first.fmt(f) } else { write!(f, "{}..{}", self.first, self.last) }
     }
 }
 
@@ -282,6 +415,15 @@ mod tests {
         for text in ["main", "build-7", "a.b_c", &"a".repeat(64)] {
             assert!(text.parse::<WorktreeId>().is_ok(), "refused {text:?}");
         }
+    }
+
+    #[test]
+    fn merged_ranges_lose_no_number_and_keep_to_the_limit() {
+        let range = |first, last| NumberRange { first, last };
+        let ranges = vec![range(9, 9), range(1, 2), range(3, 4), range(20, 30), range(4, 5)];
+        assert_eq!(NumberRange::merged(ranges.clone(), 8), [range(1, 5), range(9, 9), range(20, 30)]);
+        assert_eq!(NumberRange::merged(ranges, 2), [range(1, 9), range(20, 30)]);
+        assert!(NumberRange::merged(Vec::new(), 0).is_empty());
     }
 
     #[test]

@@ -13,13 +13,22 @@
 //!   snapshots/<snapshot_id>/READY.json  its descriptor; written last, when all else is durable
 //!   restores/<worktree_id>/<maker>.<restore_id>/  the stage of a restore
 //!   restores/<worktree_id>/<maker>.<random>.taken/  a stage that `maker` took over from another process
+//!   snapshots/<snapshot_id>/manifest.delta  instead of the manifest: how it differs from the base's
+//!   index/<worktree_id>              the metadata that the files had at the last snapshot; a cache
+//!   removals/<snapshot_id>.json      a snapshot that is being removed
+//!   uses/<snapshot_id>.<maker>.<random>  a process that reads a snapshot
+//!   tags/<name>.json                 a name for a snapshot
+//!   pins/<snapshot_id>.json          a snapshot that is kept
+//!   waiters/<worktree_id>/<maker>.<number>  a process that waits for the lock
+//!   rescued/<worktree_id>/<restore_id>/  files that a restore replaced, and that changed after it was committed
+//!   trash/<time>-<random>.<name>     what `doctor --repair` removed, until `doctor --purge`
 //!   tmp/                             temporary files, later linked or renamed to a name above
 //! ```
 
 use std::path::{Path, PathBuf};
 
 use crate::holder::Maker;
-use crate::ids::{EntryNumber, FencingToken, RestoreId, SnapshotId, WorktreeId};
+use crate::ids::{EntryNumber, FencingToken, RestoreId, SnapshotId, TagName, WorktreeId};
 
 /// The paths of one repository.
 #[derive(Clone, Debug)]
@@ -144,6 +153,81 @@ impl Layout {
         self.restores(id).join(format!("{maker}.{unique}.taken"))
     }
 
+    /// The difference of a snapshot's manifest from its base's.
+    pub fn snapshot_delta(&self, id: &SnapshotId) -> PathBuf {
+        self.snapshot(id).join("manifest.delta")
+    }
+
+    /// The indexes of worktrees.
+    pub fn indexes(&self) -> PathBuf {
+        self.jvs().join("index")
+    }
+
+    /// The index of one worktree.
+    pub fn index(&self, id: &WorktreeId) -> PathBuf {
+        self.indexes().join(id.as_str())
+    }
+
+    /// Intents of removals.
+    pub fn removals(&self) -> PathBuf {
+        self.jvs().join("removals")
+    }
+
+    /// The intent to remove one snapshot.
+    pub fn removal(&self, id: &SnapshotId) -> PathBuf {
+        self.removals().join(format!("{id}.json"))
+    }
+
+    /// Marks of processes that read snapshots.
+    pub fn uses(&self) -> PathBuf {
+        self.jvs().join("uses")
+    }
+
+    /// Tags of snapshots.
+    pub fn tags(&self) -> PathBuf {
+        self.jvs().join("tags")
+    }
+
+    /// One tag.
+    pub fn tag(&self, tag: &TagName) -> PathBuf {
+        self.tags().join(format!("{tag}.json"))
+    }
+
+    /// Pins of snapshots.
+    pub fn pins(&self) -> PathBuf {
+        self.jvs().join("pins")
+    }
+
+    /// The pin of one snapshot.
+    pub fn pin(&self, id: &SnapshotId) -> PathBuf {
+        self.pins().join(format!("{id}.json"))
+    }
+
+    /// Tickets of waiting processes, of all worktrees.
+    pub fn all_waiters(&self) -> PathBuf {
+        self.jvs().join("waiters")
+    }
+
+    /// Tickets of the processes that wait for the lock of one worktree.
+    pub fn waiters(&self, id: &WorktreeId) -> PathBuf {
+        self.all_waiters().join(id.as_str())
+    }
+
+    /// Files that `doctor --repair` removed. Created when it is needed.
+    pub fn trash(&self) -> PathBuf {
+        self.jvs().join("trash")
+    }
+
+    /// Files that restores replaced and kept, of all worktrees. Created when it is needed.
+    pub fn all_rescued(&self) -> PathBuf {
+        self.jvs().join("rescued")
+    }
+
+    /// The files that one restore replaced and kept.
+    pub fn rescued(&self, id: &WorktreeId, restore: &str) -> PathBuf {
+        self.all_rescued().join(id.as_str()).join(restore)
+    }
+
     /// The directories that `init` creates, parents first.
     pub fn directories(&self) -> Vec<PathBuf> {
         vec![
@@ -153,6 +237,12 @@ impl Layout {
             self.intents(),
             self.snapshots(),
             self.all_restores(),
+            self.indexes(),
+            self.removals(),
+            self.uses(),
+            self.tags(),
+            self.pins(),
+            self.all_waiters(),
             self.tmp(),
         ]
     }

@@ -2,8 +2,8 @@
 //!
 //! **Invariant.** [`may_act`] turns false for the holder strictly before [`lease_state`] returns
 //! [`LeaseState::Stealable`] to any other process, as long as clocks differ by at most `max_clock_skew_ms`.
-//! Wall clocks do not matter when both processes read the same boot clock, or when the stealer watched for
-//! `watch_ms`.
+//! Wall clocks can only delay a steal when both processes read the same boot clock, and when the stealer watched
+//! for `watch_ms`.
 //!
 //! Left out: reading clocks (`clock`, `probe`) and acting on the result (`lock`).
 
@@ -56,9 +56,18 @@ pub enum LeaseState {
 
 /// The state of `lock` for processes that do not hold it.
 pub fn lease_state(lock: &LockRecord, now: &LeaseTime) -> LeaseState {
-    if lock.boot.boot_id == now.boot_id {
-        return by_boot_clock(lock, now.boot);
+    if lock.boot.boot_id != now.boot_id {
+        return by_wall_clock(lock, now);
     }
+    match (by_boot_clock(lock, now.boot), by_wall_clock(lock, now)) {
+        (LeaseState::Stealable, LeaseState::StealableAfterWatch { .. }) => LeaseState::Stealable,
+        // The boot clock alone could be that of a clone, or of an image that was resumed.
+        (LeaseState::Stealable, disagrees) => disagrees,
+        (state, _) => state,
+    }
+}
+
+fn by_wall_clock(lock: &LockRecord, now: &LeaseTime) -> LeaseState {
     let ahead_ms = lock.last_renewed_at.since(now.fs);
     if ahead_ms > lock.policy.max_clock_skew_ms() {
         return LeaseState::RenewedInFuture { ahead_ms };
@@ -135,12 +144,16 @@ mod tests {
     }
 
     #[test]
-    fn on_the_same_boot_the_wall_clock_says_nothing() {
+    fn on_the_same_boot_both_clocks_must_have_passed_the_delay() {
         let here = |fs, boot| lease_state(&lock(), &now(fs, boot, "a"));
         assert_eq!(here(9_000_000, 30_500), LeaseState::Live);
-        assert_eq!(here(0, 30_501), LeaseState::Expired);
-        assert_eq!(here(0, 33_500), LeaseState::Expired);
-        assert_eq!(here(0, 33_501), LeaseState::Stealable);
+        assert_eq!(here(9_000_000, 30_501), LeaseState::Expired);
+        assert_eq!(here(9_000_000, 33_500), LeaseState::Expired);
+        assert_eq!(here(1_033_001, 33_501), LeaseState::Stealable);
+        // The boot clock of a clone runs ahead: the wall clock disagrees, and nothing is stolen.
+        assert_eq!(here(1_033_000, 8_000_000), LeaseState::Expired);
+        assert_eq!(here(1_000_500, 8_000_000), LeaseState::Live);
+        assert_eq!(here(0, 8_000_000), LeaseState::RenewedInFuture { ahead_ms: 1_000_000 });
     }
 
     #[test]

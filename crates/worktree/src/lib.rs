@@ -15,6 +15,9 @@ pub mod lock;
 pub mod lease;
 pub mod record;
 pub mod sequence;
+mod commit;
+mod traces;
+mod publishes;
 pub mod view;
 pub mod session;
 
@@ -22,11 +25,21 @@ pub mod session;
 pub mod repo;
 pub mod worktree;
 pub mod status;
+pub mod waiting;
 pub mod snapshot;
 pub mod restore;
+pub mod fork;
+pub mod restore_path;
+pub mod cloning;
 pub mod history;
+pub mod history_filter;
+pub mod diff;
+pub mod stored;
+pub mod tags;
+pub mod retention;
 pub mod verify;
 pub mod doctor;
+pub mod trash;
 pub mod tree;
 pub mod layout;
 
@@ -40,3 +53,10 @@ pub mod fs;
 pub mod env;
 pub mod error;
 mod atomic;
+
+// Storage of snapshots.
+mod sharing;
+mod file_index;
+mod manifest_chain;
+mod uses;
+mod reclaim;

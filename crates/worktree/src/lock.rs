@@ -33,25 +33,25 @@ mod steal;
 
 use crate::atomic;
 use crate::clock::{BootId, BootMs, Millis};
+use crate::commit;
+pub use crate::commit::CommittedEntry;
 use crate::env::Env;
 use crate::error::{Error, ErrorClass, ErrorContext, Result};
 use crate::fs::{Durability, absent_is_none};
+use crate::history;
 use crate::holder::HolderId;
-use crate::ids::{EntryNumber, FencingToken, LockId, Nonce, RepoId, SessionId, random_hex};
+use crate::ids::{Digest, EntryNumber, FencingToken, LockId, Nonce, RepoId, SessionId, SnapshotId};
 use crate::layout::Layout;
 use crate::lease;
 use crate::policy::LockPolicy;
 use crate::probe::{self, ClockProbe};
-use crate::record::{
-    BootStamp, Entry, EntryEvent, FORMAT, LockRecord, RenewalRecord, WorktreeState, with_rfc3339,
-};
-use crate::sequence::{AppendOutcome, Sequence};
-use crate::session::LockSession;
+use crate::record::{BootStamp, Entry, EntryEvent, LockRecord, RenewalRecord, with_rfc3339};
+use crate::restore::SettledRestore;
+use crate::sequence::Sequence;
+use crate::session::{LockSession, RepoInstance};
+use crate::traces::Traces;
 use crate::view::View;
 use crate::worktree::{Mode, Worktree};
-
-/// Attempts of one append. Each failed attempt means that another writer made progress.
-const ATTEMPTS: u32 = 1000;
 
 /// How many entries back to search for the lock of a session whose file is gone.
 const SEARCH_ENTRIES: u64 = 512;
@@ -85,6 +85,8 @@ pub struct AcquiredLock {
     pub session: LockSession,
     /// The token that was fenced, if it was stolen.
     pub stolen_from: Option<FencingToken>,
+    /// Restores of earlier holders that were finished or undone.
+    pub settled: Vec<SettledRestore>,
 }
 
 /// The outcome of a release.
@@ -94,15 +96,6 @@ pub enum ReleaseOutcome {
     Released,
     /// This session had released it before.
     AlreadyReleased,
-}
-
-/// An accepted entry.
-#[derive(Clone, Debug)]
-pub struct CommittedEntry {
-    /// The entry's number.
-    pub n: EntryNumber,
-    /// The state after it.
-    pub state: WorktreeState,
 }
 
 impl<'a> Lock<'a> {
@@ -115,7 +108,8 @@ impl<'a> Lock<'a> {
     /// this crate use `Repo::acquire`, which also settles the restores of earlier holders.
     pub(crate) fn acquire(&self, request: &AcquireRequest<'_>) -> Result<AcquiredLock> {
         self.require_exclusive()?;
-        let mut session = self.new_session();
+        self.require_no_later_trace()?;
+        let mut session = self.new_session()?;
         // Saved first: after a crash, a lock without its saved secret could not be released.
         self.save(&session)?;
         let mut granted = None;
@@ -136,7 +130,7 @@ impl<'a> Lock<'a> {
         self.require_time_left(&session.counted)
             .map_err(|error| error.with("session_id", &session.session_id))?;
         self.copy_for_readers(&lock);
-        Ok(AcquiredLock { lock, session, stolen_from })
+        Ok(AcquiredLock { lock, session, stolen_from, settled: Vec::new() })
     }
 
     /// Extends the lease by its duration, from now.
@@ -182,7 +176,9 @@ impl<'a> Lock<'a> {
             Ok(EntryEvent::Release { fencing_token: lock.fencing_token })
         })?;
         self.remove_copies(session.fencing_token);
-        self.env.sessions.remove(&session.session_id)?;
+        self.env.sessions.remove(&session.session_id).map_err(|error| {
+            error.and("the lock is released, but its session could not be removed").with("released", true)
+        })?;
         self.fold(committed.n);
         Ok(ReleaseOutcome::Released)
     }
@@ -201,7 +197,7 @@ impl<'a> Lock<'a> {
     }
 
     /// Commits `event` under the session's token: accepted only while that token is the current one.
-    pub fn commit_under(
+    pub(crate) fn commit_under(
         &self,
         session: &LockSession,
         event: impl Fn(&View, FencingToken) -> EntryEvent,
@@ -213,6 +209,22 @@ impl<'a> Lock<'a> {
         })
     }
 
+    /// Publishes a snapshot under the session's token, as the new head.
+    pub fn publish_under(
+        &self,
+        session: &LockSession,
+        snapshot_id: &SnapshotId,
+        content_hash: Digest,
+    ) -> Result<CommittedEntry> {
+        self.commit_under(session, |view, token| EntryEvent::Publish {
+            fencing_token: Some(token),
+            snapshot_id: snapshot_id.clone(),
+            content_hash,
+            moves_head: true,
+            previous: view.state().last_publish,
+        })
+    }
+
     /// Refuses unless the session's token is the current one and its lease runs.
     pub fn check(&self, session: &LockSession) -> Result<LockRecord> {
         let view = self.view()?;
@@ -221,48 +233,35 @@ impl<'a> Lock<'a> {
         Ok(lock)
     }
 
-    /// Appends the event that `decide` returns for the newest state, and retries with a fresh view whenever
-    /// another writer was first. `own` is the token of the caller's own entry, which is known to be durable.
-    pub fn commit(
+    /// Appends the event that `decide` returns for the newest state. `own` is the token of the caller's own
+    /// entry, which is known to be durable.
+    pub(crate) fn commit(
         &self,
         own: Option<FencingToken>,
-        mut decide: impl FnMut(&View) -> Result<EntryEvent>,
+        decide: impl FnMut(&View) -> Result<EntryEvent>,
     ) -> Result<CommittedEntry> {
-        let sequence = Sequence::new(self.env, self.layout, &self.worktree.worktree_id);
-        for _ in 0..ATTEMPTS {
-            let view = self.view()?;
-            let event = decide(&view)?;
-            let entry = self.entry_after(&view, event)?;
-            if own.map(FencingToken::entry) != Some(view.newest.n) {
-                sequence.sync()?;
-            }
-            if sequence.append(&entry)? == AppendOutcome::Appended {
-                return Ok(CommittedEntry { n: entry.n, state: entry.state });
-            }
-        }
-        Err(Error::new(
-            ErrorClass::LockConflict,
-            format!("other writers kept appending to this worktree's sequence; retry: attempts={ATTEMPTS}"),
-        ))
+        commit::commit(self.env, self.layout, &self.worktree.worktree_id, own, decide)
     }
 
     /// The current state of the worktree's sequence; refused if the worktree was removed.
     pub fn view(&self) -> Result<View> {
-        let view = View::read(self.env, self.layout, &self.worktree.worktree_id)?;
-        if !view.state().open {
-            return Err(Error::not_found(format!(
-                "the worktree was removed; `jvs worktree list` lists the others: worktree={}",
-                self.worktree.worktree_id
-            )));
-        }
-        Ok(view)
+        View::of_existing(self.env, self.layout, &self.worktree.worktree_id)
     }
 
     /// The session `id`, if it belongs to this worktree.
     pub fn session(&self, id: &SessionId) -> Result<LockSession> {
         let session = self.env.sessions.load(id)?;
         if session.repo_id == *self.repo_id && session.worktree_id == self.worktree.worktree_id {
-            return Ok(session);
+            if session.is_of(&RepoInstance::of(&*self.env.fs, self.layout)?) {
+                return Ok(session);
+            }
+            return Err(Error::new(
+                ErrorClass::LockNotHeld,
+                format!(
+                    "this session belongs to another copy of the repository; use it there, or acquire this one: \
+                     session_id={id}"
+                ),
+            ));
         }
         Err(Error::new(
             ErrorClass::LockNotHeld,
@@ -325,10 +324,40 @@ impl<'a> Lock<'a> {
         })
     }
 
-    fn new_session(&self) -> LockSession {
+    /// Refuses if a trace outside the sequence names an entry that the sequence does not have.
+    fn require_no_later_trace(&self) -> Result<()> {
+        let traces = Traces {
+            env: self.env,
+            layout: self.layout,
+            repo_id: self.repo_id,
+            worktree: &self.worktree.worktree_id,
+        };
+        let in_sessions = traces.of_sessions()?;
+        let last = self.view()?.newest;
+        let snapshots = traces.of_recent_snapshots(last.at)?;
+        let newest = self.view()?.newest.n;
+        let sequence = Sequence::new(self.env, self.layout, &self.worktree.worktree_id);
+        let token = in_sessions.max(snapshots.token);
+        if let Some(token) = token.filter(|token| token.entry() > newest) {
+            return Err(sequence.tail_lost(newest, token));
+        }
+        for snapshot in &snapshots.published {
+            let id = &snapshot.snapshot_id;
+            if !history::is_published(self.env, self.layout, &self.worktree.worktree_id, id)? {
+                let path = self.layout.snapshot(id);
+                return Err(Error::damaged(
+                    &path,
+                    "the sequence has lost its end: it does not list a snapshot that was published",
+                ));
+            }
+        }
+        Ok(())
+    }
+
+    fn new_session(&self) -> Result<LockSession> {
         let not_granted =
             BootStamp { boot_id: BootId::unknown(), renewed_boot_ms: BootMs(0), expires_boot_ms: BootMs(0) };
-        LockSession {
+        Ok(LockSession {
             session_id: SessionId::random(&*self.env.entropy),
             repo_id: self.repo_id.clone(),
             worktree_id: self.worktree.worktree_id.clone(),
@@ -336,25 +365,7 @@ impl<'a> Lock<'a> {
             fencing_token: FencingToken(0),
             counted: not_granted,
             maker: self.env.maker.to_string(),
-        }
-    }
-
-    fn entry_after(&self, view: &View, event: EntryEvent) -> Result<Entry> {
-        let n = view.next();
-        let state = view.state().after(n, &event).map_err(|reason| Error::invalid(reason.to_owned()))?;
-        let at = match &event {
-            EntryEvent::Acquire { lock } | EntryEvent::Steal { lock, .. } => lock.created_at,
-            _ => probe::read(self.env, self.layout)?.now.fs,
-        };
-        Ok(Entry {
-            v: FORMAT,
-            n,
-            prev: view.digest,
-            at,
-            by: self.env.process.clone(),
-            attempt: random_hex(&*self.env.entropy, 8),
-            state,
-            event,
+            repo: Some(RepoInstance::of(&*self.env.fs, self.layout)?),
         })
     }
 
@@ -420,10 +431,9 @@ impl<'a> Lock<'a> {
         {
             return Ok(Some(session.fencing_token));
         }
-        let sequence = Sequence::new(self.env, self.layout, &self.worktree.worktree_id);
-        let newest = self.view()?.newest.n.0;
-        for n in (newest.saturating_sub(SEARCH_ENTRIES)..=newest).rev().take_while(|n| *n > 0) {
-            match sequence.read(EntryNumber(n))?.entry.event {
+        let newest = self.view()?.newest;
+        for event in self.events_between(newest.n.0.saturating_sub(SEARCH_ENTRIES), &newest)?.rev() {
+            match event? {
                 EntryEvent::Acquire { lock } | EntryEvent::Steal { lock, .. }
                     if lock.session_id == *session_id =>
                 {
@@ -437,16 +447,28 @@ impl<'a> Lock<'a> {
 
     /// Whether the tenure of `token` ended by its own release, and not by a steal.
     fn ended_by_release(&self, token: FencingToken) -> Result<bool> {
-        let sequence = Sequence::new(self.env, self.layout, &self.worktree.worktree_id);
-        let newest = self.view()?.newest.n.0;
-        for n in token.entry().0 + 1..=newest {
-            match sequence.read(EntryNumber(n))?.entry.event {
+        let newest = self.view()?.newest;
+        for event in self.events_between(token.entry().0 + 1, &newest)? {
+            match event? {
                 EntryEvent::Release { fencing_token } => return Ok(fencing_token == token),
                 EntryEvent::Steal { .. } | EntryEvent::Acquire { .. } => return Ok(false),
                 _ => {}
             }
         }
         Ok(false)
+    }
+
+    /// The events from number `first` to `newest`, without the lost entries.
+    fn events_between(
+        &self,
+        first: u64,
+        newest: &Entry,
+    ) -> Result<impl DoubleEndedIterator<Item = Result<EntryEvent>>> {
+        let sequence = Sequence::new(self.env, self.layout, &self.worktree.worktree_id);
+        let is_lost = |n: &u64| newest.state.lost.iter().any(|range| range.has(*n));
+        let mut numbers = sequence.survey()?.numbers;
+        numbers.retain(|n| (first..=newest.n.0).contains(n) && !is_lost(n));
+        Ok(numbers.into_iter().map(move |n| Ok(sequence.read(EntryNumber(n))?.entry.event)))
     }
 
     fn read_clocks(&self, max_skew_ms: Millis) -> Result<ClockProbe> {
@@ -472,9 +494,14 @@ impl<'a> Lock<'a> {
         error
     }
 
-    /// The copy decides nothing, so a failure to write it is ignored; `doctor` compares it.
+    /// The copy decides nothing, so a failure to write it is ignored; `doctor` compares it. A holder that paused
+    /// here does not replace the copy of a later one, which is a trace of that one's entry.
     fn copy_for_readers(&self, lock: &LockRecord) {
         let path = self.layout.lock_copy(&self.worktree.worktree_id);
+        let copy = self.env.fs.read(&path).ok().and_then(|it| serde_json::from_slice::<LockRecord>(&it).ok());
+        if copy.is_some_and(|copy| copy.fencing_token > lock.fencing_token) {
+            return;
+        }
         drop(atomic::replace(self.env, &self.layout.tmp(), &path, &copy_of(lock), Durability::Lazy));
     }
 
@@ -486,7 +513,7 @@ impl<'a> Lock<'a> {
     }
 
     /// Folding saves disk space and decides nothing: it is tried occasionally, and may fail.
-    fn fold(&self, newest: EntryNumber) {
+    pub(crate) fn fold(&self, newest: EntryNumber) {
         // Two of sixteen, because acquire and release alternate: a release might never have one given number.
         if newest.0 % 16 < 2 {
             let sequence = Sequence::new(self.env, self.layout, &self.worktree.worktree_id);

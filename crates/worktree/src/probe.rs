@@ -26,7 +26,9 @@ pub struct ClockProbe {
 impl ClockProbe {
     /// The smallest skew that explains the readings: a slow probe is no sign of a wrong clock.
     pub fn skew_ms(&self) -> Millis {
-        let behind = self.wall_before.since(self.now.fs.plus(FILE_TIME_STEP_MS));
+        // A time of whole seconds may come from a filesystem that has no finer ones.
+        let step = if self.now.fs.0 % 1000 == 0 { 1000 } else { FILE_TIME_STEP_MS };
+        let behind = self.wall_before.since(self.now.fs.plus(step));
         behind.max(self.now.fs.since(self.wall_after))
     }
 

@@ -12,11 +12,16 @@ use serde_json::{Map, Value};
 
 use crate::clock::{BootId, BootMs, UnixMs};
 use crate::holder::HolderId;
-use crate::ids::{Digest, EntryNumber, FencingToken, LockId, RestoreId, SessionId, SnapshotId, WorktreeId};
+use crate::ids::{
+    Digest, EntryNumber, FencingToken, LockId, NumberRange, RestoreId, SessionId, SnapshotId, WorktreeId,
+};
 use crate::policy::LockPolicy;
 
 /// The version of everything under `.jvs`.
 pub const FORMAT: u32 = 1;
+
+/// Snapshots that one `forget` entry names at most.
+pub(crate) const FORGET_MAX: usize = 500;
 
 /// Refuses a record of another version, whose fields may mean something else.
 pub(crate) fn known_format<'de, D: Deserializer<'de>>(deserializer: D) -> Result<u32, D::Error> {
@@ -64,9 +69,18 @@ pub struct WorktreeState {
     pub head: Option<SnapshotId>,
     /// The newest publish; `previous` links it to all earlier ones.
     pub last_publish: Option<EntryNumber>,
-    /// The newest restore, which may not have been finished.
+    /// The newest restore, which may not have been finished, or the entry that undid it.
     pub last_restore: Option<EntryNumber>,
+    /// Numbers whose entries were declared lost; sorted, at most [`LOST_RANGES_MAX`].
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub lost: Vec<NumberRange>,
+    /// The newest removal of snapshots; `previous` links it to all earlier ones.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub last_forget: Option<EntryNumber>,
 }
+
+/// Ranges of lost numbers that an entry lists at most; beyond that, neighbouring ranges are merged.
+pub const LOST_RANGES_MAX: usize = 64;
 
 /// The event of an entry.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -115,6 +129,27 @@ pub enum EntryEvent {
         /// Names the staged copy that is to be swapped in.
         restore_id: RestoreId,
     },
+    /// A restore was undone, because its files could not be swapped in.
+    UndoRestore {
+        /// The entry of the restore.
+        restore: EntryNumber,
+        /// The head before that restore.
+        head: Option<SnapshotId>,
+    },
+    /// The loss of entries was accepted, and the sequence goes on after every number that may have been used.
+    Resume {
+        /// The entry before this one; none if no entry was left.
+        follows: Option<EntryNumber>,
+        /// Numbers whose entries are missing or wrong.
+        lost: Vec<NumberRange>,
+    },
+    /// Snapshots were removed.
+    Forget {
+        /// The snapshots, which this worktree published; at most `FORGET_MAX`.
+        snapshot_ids: Vec<SnapshotId>,
+        /// The removal before this one.
+        previous: Option<EntryNumber>,
+    },
     /// The worktree was removed.
     Remove,
 }
@@ -127,9 +162,12 @@ impl WorktreeState {
             require(!self.open, "the worktree exists already")?;
             return Ok(Self { open: true, ..self.closed() });
         }
+        if let EntryEvent::Resume { follows, lost } = event {
+            return self.resumed(n, *follows, lost);
+        }
         require(self.open, "the worktree does not exist")?;
         match event {
-            EntryEvent::Create => unreachable!("handled above"),
+            EntryEvent::Create | EntryEvent::Resume { .. } => unreachable!("handled above"),
             EntryEvent::Acquire { lock } => {
                 require(self.held.is_none(), "the lock is not free")?;
                 next.grant(n, lock)?;
@@ -155,6 +193,17 @@ impl WorktreeState {
                 next.last_restore = Some(n);
                 next.head = Some(snapshot_id.clone());
             }
+            EntryEvent::UndoRestore { restore, head } => {
+                require(self.last_restore == Some(*restore), "the restore to undo is not the newest")?;
+                next.last_restore = Some(n);
+                next.head.clone_from(head);
+            }
+            EntryEvent::Forget { snapshot_ids, previous } => {
+                require(*previous == self.last_forget, "the removal before it is another")?;
+                let head = self.head.as_ref();
+                require(!snapshot_ids.iter().any(|id| Some(id) == head), "the head cannot be removed")?;
+                next.last_forget = Some(n);
+            }
             EntryEvent::Remove => {
                 require(self.held.is_none(), "the worktree is locked")?;
                 next = self.closed();
@@ -165,7 +214,34 @@ impl WorktreeState {
 
     /// The fields that outlive the worktree: the counter, and the link to its snapshots.
     fn closed(&self) -> Self {
-        Self { acquire_seq: self.acquire_seq, last_publish: self.last_publish, ..Self::default() }
+        Self {
+            acquire_seq: self.acquire_seq,
+            last_publish: self.last_publish,
+            last_forget: self.last_forget,
+            lost: self.lost.clone(),
+            ..Self::default()
+        }
+    }
+
+    /// The state after a loss. If entries after `follows` are lost, an unknown tenure may have begun and ended:
+    /// the lock is free, and every number that may have granted it counts as an acquire.
+    fn resumed(
+        &self,
+        n: EntryNumber,
+        follows: Option<EntryNumber>,
+        lost: &[NumberRange],
+    ) -> Result<Self, &'static str> {
+        require(!lost.is_empty(), "no entry is lost")?;
+        require(lost.iter().all(|range| range.last < n.0), "a lost entry comes after this one")?;
+        let mut next = self.clone();
+        next.lost = NumberRange::merged([&self.lost[..], lost].concat(), LOST_RANGES_MAX);
+        let before = n.0 - 1 - follows.map_or(0, |follows| follows.0);
+        if before > 0 {
+            next.held = None;
+            next.acquire_seq += before;
+            next.open |= follows.is_none();
+        }
+        Ok(next)
     }
 
     fn grant(&mut self, n: EntryNumber, lock: &LockRecord) -> Result<(), &'static str> {
@@ -298,16 +374,73 @@ mod tests {
         };
         let publish = |token| EntryEvent::Publish {
             fencing_token: Some(FencingToken(token)),
-            snapshot_id: "s1".parse().expect("a valid id"),
+            snapshot_id: S1.parse().expect("a valid id"),
             content_hash: Digest::NONE,
             moves_head: true,
             previous: None,
         };
         assert_eq!(held.after(EntryNumber(7), &publish(4)), Err("the fencing token is stale"));
         let after = held.after(EntryNumber(7), &publish(5)).expect("the current token");
-        assert_eq!(after.head.map(String::from), Some("s1".to_owned()));
+        assert_eq!(after.head.map(String::from), Some(S1.to_owned()));
         let free = WorktreeState { held: None, ..held };
         assert!(free.after(EntryNumber(7), &publish(5)).is_err(), "a released token is stale too");
+    }
+
+    const S1: &str = "20261116t002902483z-ef0d6e14";
+
+    #[test]
+    fn a_lost_tail_frees_the_lock_and_a_lost_middle_does_not() {
+        let range = |first, last| NumberRange { first, last };
+        let held = WorktreeState {
+            open: true,
+            acquire_seq: 2,
+            held: Some(FencingToken(5)),
+            ..WorktreeState::default()
+        };
+        let resume = |follows, lost: &[NumberRange]| EntryEvent::Resume {
+            follows: Some(follows),
+            lost: lost.to_vec(),
+        };
+        let middle = held.after(EntryNumber(6), &resume(EntryNumber(5), &[range(3, 3)])).expect("allowed");
+        assert_eq!((middle.held, middle.acquire_seq), (Some(FencingToken(5)), 2));
+        let tail = held.after(EntryNumber(20), &resume(EntryNumber(5), &[range(6, 19)])).expect("allowed");
+        assert_eq!((tail.held, tail.acquire_seq), (None, 16), "no count is used twice");
+        assert_eq!(tail.lost, [range(6, 19)]);
+        assert!(held.after(EntryNumber(6), &resume(EntryNumber(5), &[])).is_err(), "nothing is lost");
+        let gone = WorktreeState::default();
+        let all = EntryEvent::Resume { follows: None, lost: vec![range(1, 8)] };
+        assert!(gone.after(EntryNumber(9), &all).expect("allowed").open);
+    }
+
+    #[test]
+    fn only_the_newest_restore_is_undone_and_once() {
+        let restored = WorktreeState {
+            open: true,
+            head: Some(S1.parse().expect("a valid id")),
+            last_restore: Some(EntryNumber(4)),
+            ..WorktreeState::default()
+        };
+        let undo = |restore| EntryEvent::UndoRestore { restore: EntryNumber(restore), head: None };
+        let undone = restored.after(EntryNumber(5), &undo(4)).expect("the newest");
+        assert_eq!((undone.head.clone(), undone.last_restore), (None, Some(EntryNumber(5))));
+        assert!(undone.after(EntryNumber(6), &undo(4)).is_err(), "it is undone already");
+        assert!(restored.after(EntryNumber(5), &undo(3)).is_err(), "a later one stands");
+    }
+
+    /// The bytes of these entries are a public format.
+    #[test]
+    fn entries_that_undo_and_resume_are_written_as_documented() {
+        let json = |event: EntryEvent| serde_json::to_string(&event).expect("plain data");
+        let undo = EntryEvent::UndoRestore { restore: EntryNumber(4), head: None };
+        assert_eq!(json(undo), r#"{"event":"undo_restore","restore":4,"head":null}"#);
+        let lost = vec![NumberRange { first: 3, last: 5 }];
+        let resume = EntryEvent::Resume { follows: Some(EntryNumber(2)), lost: lost.clone() };
+        assert_eq!(json(resume), r#"{"event":"resume","follows":2,"lost":[[3,5]]}"#);
+        let state =
+            |lost| serde_json::to_string(&WorktreeState { lost, ..WorktreeState::default() }).expect("plain");
+        let before = r#"{"open":false,"acquire_seq":0,"held":null,"head":null,"last_publish":null,"last_restore":null"#;
+        assert_eq!(state(Vec::new()), format!("{before}}}"), "a whole sequence is written as before");
+        assert_eq!(state(lost), format!("{before},\"lost\":[[3,5]]}}"));
     }
 
     #[test]

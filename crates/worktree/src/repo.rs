@@ -8,20 +8,23 @@
 use std::io;
 use std::path::{Path, PathBuf};
 
+use rustix::fs::{Mode as FileMode, chmod};
 use serde::{Deserialize, Serialize};
 
 use crate::atomic::{self, CreateOutcome, DIR_MODE};
-use crate::clock::UnixMs;
+use crate::clock::{Millis, UnixMs};
 use crate::env::Env;
 use crate::error::{Error, ErrorClass, ErrorContext, Result};
 use crate::fs::{Durability, FileKind, absent_is_none, ensure_dir};
-use crate::ids::{Digest, EntryNumber, RepoId, WorktreeId, random_hex};
+use crate::history::DamagedRecord;
+use crate::ids::{Digest, EntryNumber, FencingToken, RepoId, WorktreeId, random_hex};
 use crate::layout::Layout;
 use crate::lock::{AcquireRequest, AcquiredLock, Lock};
 use crate::policy::LockPolicy;
 use crate::probe;
 use crate::record::{Entry, EntryEvent, FORMAT, WorktreeState};
 use crate::sequence::{AppendOutcome, Sequence};
+use crate::traces::{self, Traces};
 use crate::worktree::{Mode, PayloadPath, Worktree};
 
 /// The repository's record.
@@ -36,6 +39,9 @@ pub struct RepoRecord {
     /// The default policy of new worktrees.
     #[serde(flatten)]
     pub policy: LockPolicy,
+    /// Whether all users of its group may use it.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub shared: bool,
 }
 
 /// An open repository.
@@ -44,6 +50,15 @@ pub struct Repo {
     pub(crate) env: Env,
     pub(crate) layout: Layout,
     pub(crate) record: RepoRecord,
+}
+
+/// The worktrees of a repository, as far as their records can be read.
+#[derive(Clone, Debug)]
+pub struct WorktreeListing {
+    /// The worktrees, by name.
+    pub worktrees: Vec<Worktree>,
+    /// The records that could not be read.
+    pub damaged: Vec<DamagedRecord>,
 }
 
 /// Parameters of a new worktree.
@@ -62,6 +77,16 @@ pub struct NewWorktree {
 impl Repo {
     /// Creates a repository in `root`, which must exist.
     pub fn init(env: Env, root: &Path, policy: LockPolicy) -> Result<Self> {
+        Self::create(env, root, policy, false)
+    }
+
+    /// The same for all users of the group of `root`: new files and directories belong to that group. The caller's
+    /// umask must let the group write.
+    pub fn init_shared(env: Env, root: &Path, policy: LockPolicy) -> Result<Self> {
+        Self::create(env, root, policy, true)
+    }
+
+    fn create(env: Env, root: &Path, policy: LockPolicy, shared: bool) -> Result<Self> {
         let layout = Layout::new(root.to_owned());
         if absent_is_none(env.fs.meta(&layout.repo_file())).doing("stat", &layout.repo_file())?.is_some() {
             return Err(Error::invalid(format!(
@@ -69,13 +94,19 @@ impl Repo {
                 layout.jvs().display()
             )));
         }
+        if shared {
+            share_with_group(root)?;
+        }
         for dir in layout.directories() {
             ensure_dir(&*env.fs, &dir, DIR_MODE).doing("create", &dir)?;
+            if shared {
+                share_with_group(&dir)?;
+            }
         }
         prove_filesystem(&env, &layout)?;
         let created_at = probe::read(&env, &layout)?.within(policy.max_clock_skew_ms())?.now.fs;
         let repo_id = RepoId::random(&*env.entropy);
-        let record = RepoRecord { v: FORMAT, repo_id, created_at, policy };
+        let record = RepoRecord { v: FORMAT, repo_id, created_at, policy, shared };
         env.fs.sync_dir(&layout.jvs()).doing("sync", &layout.jvs())?;
         create_json(&env, &layout, &layout.repo_file(), &record)?;
         env.fs.sync_dir(layout.root()).doing("sync", layout.root())?;
@@ -141,8 +172,23 @@ impl Repo {
         self.layout.root().join(worktree.path.as_path())
     }
 
-    /// Adds a worktree, and creates its directory unless it exists.
+    /// Adds a worktree, and creates its directory unless it exists. Of several that overlap and are added at once, all
+    /// may have to withdraw; each then retries after a random delay.
     pub fn add_worktree(&self, new: NewWorktree) -> Result<Worktree> {
+        for attempt in 1..ADD_ATTEMPTS {
+            match self.try_add_worktree(new.clone()) {
+                Err(error) if error.facts().contains_key("withdrawn") => {
+                    let mut random = [0];
+                    self.env.entropy.fill(&mut random);
+                    self.env.clock.wait(Millis::from(random[0]) % 20 * attempt + 1);
+                }
+                other => return other,
+            }
+        }
+        self.try_add_worktree(new)
+    }
+
+    fn try_add_worktree(&self, new: NewWorktree) -> Result<Worktree> {
         self.refuse_name(&new.worktree_id)?;
         self.refuse_overlap(&new.path, |_| false)?;
         self.make_payload(&new.path)?;
@@ -155,7 +201,7 @@ impl Repo {
         // Two concurrent adds may both have missed the other's record: the add that sees both now withdraws.
         match self.refuse_overlap(&worktree.path, |other| *other == worktree.worktree_id) {
             Ok(()) => Ok(worktree),
-            Err(error) => self.remove_worktree(&worktree.worktree_id).and(Err(error)),
+            Err(error) => self.remove_worktree(&worktree.worktree_id).and(Err(error.with("withdrawn", true))),
         }
     }
 
@@ -169,16 +215,37 @@ impl Repo {
         serde_json::from_slice(&bytes).map_err(|cause| Error::damaged(&path, cause))
     }
 
-    /// All worktrees, by name.
+    /// All worktrees whose records can be read, by name.
     pub fn worktrees(&self) -> Result<Vec<Worktree>> {
+        Ok(self.worktree_listing()?.worktrees)
+    }
+
+    /// All worktrees, by name, and the records that could not be read: a damaged one hides only itself.
+    pub fn worktree_listing(&self) -> Result<WorktreeListing> {
         let dir = self.layout.worktrees();
         let names = self.env.fs.list(&dir).doing("list", &dir)?;
         let id_of = |name: &std::ffi::OsString| name.to_str()?.strip_suffix(".json")?.parse().ok();
         let mut ids: Vec<WorktreeId> = names.iter().filter_map(id_of).collect();
         ids.sort();
-        let removed_since = |error: &Error| error.class() == ErrorClass::NotFound;
-        let found = ids.iter().map(|id| self.worktree(id));
-        found.filter(|found| !found.as_ref().is_err_and(removed_since)).collect()
+        let mut listing = WorktreeListing { worktrees: Vec::new(), damaged: Vec::new() };
+        for id in ids {
+            match self.worktree(&id) {
+                Ok(worktree) => listing.worktrees.push(worktree),
+                // Removed since.
+                Err(error) if error.class() == ErrorClass::NotFound => {}
+                Err(error) => listing.damaged.push(DamagedRecord { subject: id.to_string(), error }),
+            }
+        }
+        Ok(listing)
+    }
+
+    /// All worktrees; refused if a record cannot be read, because that worktree's path is then unknown.
+    fn all_worktrees(&self) -> Result<Vec<Worktree>> {
+        let listing = self.worktree_listing()?;
+        match listing.damaged.into_iter().next() {
+            None => Ok(listing.worktrees),
+            Some(damaged) => Err(damaged.error),
+        }
     }
 
     /// Removes a worktree whose lock is free. Its files, snapshots and sequence stay.
@@ -193,18 +260,33 @@ impl Repo {
             )),
         });
         match removed {
-            // A crash came between the entry and the record: only the record remains to be removed.
-            Err(error) if error.class() == ErrorClass::NotFound => {}
-            other => drop(other?),
+            // A crash came between the entry and the record, or another process is there now: only the record
+            // remains to be removed.
+            Err(error) if error.class() == ErrorClass::NotFound => self.remove_worktree_record(&worktree)?,
+            Err(error) => return Err(error),
+            // No other record can take the place of this one until it is gone.
+            Ok(_) => {
+                let path = self.layout.worktree_file(id);
+                absent_is_none(self.env.fs.remove_file(&path)).doing("remove", &path)?;
+            }
         }
-        let path = self.layout.worktree_file(id);
-        self.env.fs.remove_file(&path).doing("remove", &path)?;
         self.env.fs.sync_dir(&self.layout.worktrees()).doing("sync", &self.layout.worktrees())?;
         Ok(worktree)
     }
 
+    /// Removes the record of a removed worktree; refused if another process was first, or added it again.
+    fn remove_worktree_record(&self, worktree: &Worktree) -> Result<()> {
+        let (id, path) = (&worktree.worktree_id, self.layout.worktree_file(&worktree.worktree_id));
+        let is_same = self.worktree(id)?.created_at == worktree.created_at;
+        let removed = if is_same { self.env.fs.remove_file(&path) } else { Ok(()) };
+        match absent_is_none(removed).doing("remove", &path)? {
+            Some(()) if is_same => Ok(()),
+            _ => Err(Error::not_found(format!("another process removed the worktree: worktree={id}"))),
+        }
+    }
+
     fn refuse_name(&self, new: &WorktreeId) -> Result<()> {
-        if self.worktrees()?.iter().any(|other| other.worktree_id == *new) {
+        if self.all_worktrees()?.iter().any(|other| other.worktree_id == *new) {
             return Err(Error::invalid(format!(
                 "a worktree of this name exists already; choose another name: worktree={new}"
             )));
@@ -213,7 +295,7 @@ impl Repo {
     }
 
     fn refuse_overlap(&self, path: &PayloadPath, is_self: impl Fn(&WorktreeId) -> bool) -> Result<()> {
-        let others = self.worktrees()?;
+        let others = self.all_worktrees()?;
         let overlaps = |other: &&Worktree| !is_self(&other.worktree_id) && other.path.overlaps(path);
         match others.iter().find(overlaps) {
             None => Ok(()),
@@ -242,8 +324,42 @@ impl Repo {
                 )));
             }
         }
+        self.refuse_same_directory(&dir)?;
         let parent = atomic::parent(&dir);
         self.env.fs.sync_dir(parent).doing("sync", parent)
+    }
+
+    /// Refuses a directory that a worktree has under another name: some filesystems ignore case.
+    fn refuse_same_directory(&self, dir: &Path) -> Result<()> {
+        let new = self.env.fs.meta(dir).doing("stat", dir)?;
+        for other in self.all_worktrees()? {
+            let path = self.payload(&other);
+            let found = absent_is_none(self.env.fs.meta(&path)).doing("stat", &path)?;
+            if path != dir && found.is_some_and(|it| (it.device, it.inode) == (new.device, new.inode)) {
+                return Err(Error::invalid(format!(
+                    "this is the directory of another worktree under another name; choose another path: path={} \
+                     worktree={}",
+                    dir.display(),
+                    other.worktree_id
+                )));
+            }
+        }
+        Ok(())
+    }
+
+    /// Refuses to begin a sequence whose tokens would repeat those of an earlier worktree of this name.
+    fn require_no_trace_of_lost(&self, id: &WorktreeId, sequence: &Sequence<'_>) -> Result<()> {
+        let (env, layout) = (&self.env, &self.layout);
+        let traces = Traces { env, layout, repo_id: &self.record.repo_id, worktree: id };
+        let in_sessions = traces.of_sessions()?;
+        let snapshots = traces.of_snapshots(&traces::snapshot_ids(env, layout)?)?;
+        let newest = sequence.end()?.map_or(EntryNumber(0), |newest| newest.entry.n);
+        // A snapshot without a token still proves that there was an entry.
+        let in_snapshots = snapshots.token.max(snapshots.published.first().map(|_| FencingToken(1)));
+        match in_sessions.max(in_snapshots).filter(|token| token.entry() > newest) {
+            None => Ok(()),
+            Some(token) => Err(sequence.tail_lost(newest, token)),
+        }
     }
 
     fn open_sequence(&self, id: &WorktreeId, at: UnixMs) -> Result<()> {
@@ -251,13 +367,11 @@ impl Repo {
         ensure_dir(&*self.env.fs, &dir, DIR_MODE).doing("create", &dir)?;
         self.env.fs.sync_dir(&self.layout.locks()).doing("sync", &self.layout.locks())?;
         let sequence = Sequence::new(&self.env, &self.layout, id);
+        self.require_no_trace_of_lost(id, &sequence)?;
         loop {
-            let (n, prev, before) = match sequence.newest()? {
+            let (n, prev, before) = match sequence.end()? {
                 None => (EntryNumber(1), Digest::NONE, WorktreeState::default()),
-                Some(newest) => {
-                    let stored = sequence.read(newest)?;
-                    (newest.next(), stored.digest, stored.entry.state)
-                }
+                Some(newest) => (newest.entry.n.next(), newest.digest, newest.entry.state),
             };
             if before.open {
                 // A crash came between the entry and the record, or a concurrent add was first: the record
@@ -275,6 +389,16 @@ impl Repo {
             }
         }
     }
+}
+
+/// Attempts to add a worktree beside others that overlap with it.
+const ADD_ATTEMPTS: u64 = 6;
+
+/// Lets the directory's group write to it, and gives new names in it to that group.
+fn share_with_group(dir: &Path) -> Result<()> {
+    let doing = "let the group write to, which needs its owner,";
+    let mode = rustix::fs::stat(dir).doing("stat", dir)?.st_mode & 0o7777;
+    chmod(dir, FileMode::from_raw_mode(mode | 0o2070)).doing(doing, dir)
 }
 
 /// Creates a record that must not exist yet.

@@ -1,19 +1,29 @@
 //! Restoring a worktree's files from a snapshot.
 //!
 //! **Invariant.** The worktree's directory is the old one or the new one, whole. Once another session's
-//! acquire has returned, no restore of an earlier holder can change it. And a restore that is finished by
-//! another process never discards files written after its commit.
+//! acquire has returned, no restore of an earlier holder can change it. No file that was written after the tree
+//! was compared is removed, even if another process finishes the restore. And a committed restore whose files cannot
+//! be swapped in is undone by an entry, so that the head never names files that cannot come.
 //!
 //! The new files are staged in `.jvs/restores`. The restore is committed as an entry under the token; only
-//! then are the two directories swapped.
+//! then are the two directories swapped, and the old one is compared with the tree that was to be replaced
+//! before it is removed.
 //!
 //! **What would break it.** A commits and pauses before the swap, B steals the lock and writes, A resumes and
 //! swaps B's files away. So B, before its acquire returns, *settles* every stage: see `restore/settle.rs`.
 //! Or: A commits and is killed before the swap, and its session goes on writing. So a stage also records a
-//! fingerprint of the files it replaces, and settling skips the swap if the files no longer match.
+//! fingerprint of the files it replaces, and settling skips the swap if the files no longer match. Or: a file is
+//! written after the last comparison and before the swap. So the fingerprint is compared once more after the
+//! swap, and a tree that differs is kept (`restore/old_tree.rs`). Or: the worktree is a mount point, and every
+//! later acquire fails in the swap. So the swap is tried before the commit, and undone if it fails after it
+//! (`restore/undo.rs`).
 
-mod swap_target;
+mod attribute_changes;
+mod old_tree;
+mod preview;
 mod settle;
+mod swap_target;
+mod undo;
 
 use std::path::{Path, PathBuf};
 
@@ -27,11 +37,13 @@ use crate::record::EntryEvent;
 use crate::repo::Repo;
 use crate::session::LockSession;
 use crate::snapshot::Descriptor;
-use crate::tree::{self, Item, Progress, ReadMode, Root, TreeManifest};
+use crate::tree::{self, IgnoreRules, Item, Progress, ReadMode, Root, TreeManifest};
 use crate::verify::refuse_differences;
 use crate::view::View;
 use crate::worktree::{Mode, Worktree};
 
+pub use preview::RestorePreview;
+pub use settle::{SettledOutcome, SettledRestore};
 use swap_target::SwapTarget;
 
 /// Parameters of a restore.
@@ -42,6 +54,15 @@ pub struct RestoreRequest<'a> {
     pub discard_changes: bool,
     /// Receives the progress of the copy.
     pub progress: &'a dyn Progress,
+}
+
+/// A restore that is done.
+#[derive(Clone, Debug, Serialize)]
+pub struct RestoreOutcome {
+    /// Where the replaced files are kept, if they changed after the restore was committed.
+    pub rescued: Option<PathBuf>,
+    /// Restores of other processes that were finished or undone first.
+    pub settled: Vec<SettledRestore>,
 }
 
 /// The content of `stage.json`.
@@ -61,50 +82,101 @@ struct StagedRestore {
     record: StageRecord,
     /// The newest restore of the worktree when this one began.
     after: Option<EntryNumber>,
+    settled: Vec<SettledRestore>,
+}
+
+/// How far a restore got that returned an error; in the error's facts as `restore`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum RestoreState {
+    /// Nothing was changed.
+    NotCommitted,
+    /// The files are those of the snapshot.
+    Done,
+    /// It was committed, and undone: files and head are as before.
+    Undone,
+    /// It was committed, and the next acquire finishes or undoes it.
+    Pending,
+    /// It may have been committed; the next acquire finds out.
+    Unknown,
+}
+
+impl RestoreState {
+    fn mark(self, error: Error) -> Error {
+        let (name, text) = match self {
+            Self::NotCommitted => ("not_committed", "nothing was restored"),
+            Self::Done => ("done", "the files are those of the snapshot"),
+            Self::Undone => ("undone", "the restore was undone, files and head are as before"),
+            Self::Pending => {
+                ("pending", "the restore is committed, and the next acquire finishes or undoes it")
+            }
+            Self::Unknown => ("unknown", "the restore may be committed; the next acquire finds out"),
+        };
+        error.and(text).with("restore", name)
+    }
 }
 
 impl Repo {
-    /// Replaces the files of `worktree` with those of the snapshot.
+    /// Replaces the files of `worktree` with those of the snapshot. The lease is renewed until the old files are
+    /// removed, and a lock that was lost in the meantime is an error.
     pub fn restore(
         &self,
         worktree: &Worktree,
         snapshot: &Descriptor,
         request: &RestoreRequest<'_>,
-    ) -> Result<()> {
+    ) -> Result<RestoreOutcome> {
         let session = self.restorer(worktree, request)?;
+        // Until the restore is committed, so that a head is never removed.
+        let _use = self.use_snapshot(&snapshot.snapshot_id)?;
+        let restored = self.while_held(worktree, session.as_ref(), || {
+            self.restore_held(worktree, snapshot, request, session.as_ref())
+        })?;
+        if let Some(session) = &session {
+            let lock = self.lock(worktree);
+            let held = lock.session(&session.session_id).and_then(|session| lock.check(&session));
+            held.map_err(|error| {
+                RestoreState::Done.mark(error.and("the lock was lost while the old files were removed"))
+            })?;
+        }
+        Ok(restored)
+    }
+
+    fn restore_held(
+        &self,
+        worktree: &Worktree,
+        snapshot: &Descriptor,
+        request: &RestoreRequest<'_>,
+        session: Option<&LockSession>,
+    ) -> Result<RestoreOutcome> {
         let restore_id = RestoreId::random(&*self.env.entropy);
         let stage = self.layout.restore(&worktree.worktree_id, &self.env.maker, &restore_id);
-        let staged = self.while_held(worktree, session.as_ref(), || {
-            self.prepare(worktree, snapshot, &restore_id, &stage, request)
-        });
-        let committed = staged
-            .and_then(|staged| self.commit_restore(worktree, session.as_ref(), &staged).map(|()| staged));
-        let staged = match committed {
-            Ok(staged) => staged,
-            // It may have been committed: the next acquire finds out, and needs the stage.
-            Err(error) if error.facts().contains_key("indeterminate") => return Err(error),
+        let committed = self
+            .prepare(worktree, snapshot, &restore_id, &stage, request)
+            .and_then(|staged| self.commit_restore(worktree, session, &staged).map(|n| (staged, n)));
+        let (staged, n) = match committed {
+            Ok(committed) => committed,
+            // The next acquire needs the stage.
+            Err(error) if error.facts().contains_key("indeterminate") => {
+                return Err(RestoreState::Unknown.mark(error));
+            }
             Err(error) => {
                 drop(self.discard_stage(&stage));
-                return Err(error);
+                return Err(RestoreState::NotCommitted.mark(error));
             }
         };
         // An earlier committed restore that is paused before its swap would undo this one when it resumes.
-        if self.is_still_ours(worktree, session.as_ref()) {
-            self.take_others(worktree, &stage)?;
+        if self.is_still_ours(worktree, session) {
+            self.take_others(worktree, &stage).map_err(|error| RestoreState::Pending.mark(error))?;
         }
-        if !self.swap_in(&stage, worktree)? {
-            return self.taken_over(worktree, session.as_ref(), &staged.record);
+        match self.swap_or_undo(&stage, &staged.record, n, worktree)? {
+            Swap::Done => {}
+            Swap::TakenOver => self.taken_over(worktree, session, &staged.record)?,
         }
-        self.discard_stage(&stage).map_err(|error| {
-            Error::new(
-                error.class(),
-                format!(
-                    "the files were restored, but some of the old ones could not be removed; `jvs doctor \
-                     --strict` lists them: {}",
-                    error.detail()
-                ),
+        let rescued = self.remove_old(&stage, Some(&staged.record), worktree).map_err(|error| {
+            RestoreState::Done.mark(
+                error.and("some of the old ones could not be removed; `jvs doctor --strict` lists them"),
             )
-        })
+        })?;
+        Ok(RestoreOutcome { rescued, settled: staged.settled })
     }
 
     /// Stages the snapshot's files, and checks that they can be swapped in.
@@ -116,7 +188,7 @@ impl Repo {
         stage: &Path,
         request: &RestoreRequest<'_>,
     ) -> Result<StagedRestore> {
-        self.settle(worktree)?;
+        let settled = self.settle(worktree)?;
         let after = self.lock(worktree).view()?.state().last_restore;
         let checked = if request.discard_changes {
             None
@@ -124,8 +196,11 @@ impl Repo {
             Some(self.refuse_unsaved(worktree, request.progress)?)
         };
         self.stage(snapshot, stage, request.progress)?;
+        if let Some(items) = &checked {
+            self.refuse_attribute_changes(worktree, items, stage)?;
+        }
         let tree = stage.join(TREE);
-        SwapTarget::of(self, worktree)?.require_swappable(&*self.env.fs, &tree)?;
+        SwapTarget::of(self, worktree)?.require_swappable(&*self.env.fs, &tree, &stage.join(TRIAL))?;
         let record = StageRecord {
             restore_id: restore_id.clone(),
             snapshot_id: snapshot.snapshot_id.clone(),
@@ -133,7 +208,7 @@ impl Repo {
             replaces: self.about_to_replace(worktree, checked.as_deref())?,
         };
         self.write_stage_record(stage, &record)?;
-        Ok(StagedRestore { path: stage.to_owned(), record, after })
+        Ok(StagedRestore { path: stage.to_owned(), record, after, settled })
     }
 
     fn restorer(&self, worktree: &Worktree, request: &RestoreRequest<'_>) -> Result<Option<LockSession>> {
@@ -168,9 +243,11 @@ impl Repo {
     /// Refuses to discard changes that are in no snapshot. Returns the scanned tree.
     fn refuse_unsaved(&self, worktree: &Worktree, progress: &dyn Progress) -> Result<Vec<Item>> {
         let root = Root::open_below(self.layout.root(), worktree.path.as_path())?;
-        let items = self.scan_at_rest(&root).map_err(|error| match error.facts().get("path") {
-            Some(path) => changed_during_restore(path.as_str().unwrap_or_default()),
-            None => error,
+        let items = self.scan_at_rest(&root, &IgnoreRules::default()).map_err(|error| {
+            match error.facts().get("path") {
+                Some(path) => changed_during_restore(path.as_str().unwrap_or_default()),
+                None => error,
+            }
         })?;
         let hashed = tree::hash(&*self.env.fs, &root, &items, ReadMode::Strict, progress)?;
         let found = TreeManifest::new(&hashed.records);
@@ -181,8 +258,8 @@ impl Repo {
         let unsaved = saved.differences(&found);
         let Some(first) = unsaved.first() else { return Ok(items) };
         Err(Error::invalid(format!(
-            "the worktree has changes that are in no snapshot; take a snapshot, or pass --discard-changes: \
-             differing={} first={first}",
+            "the worktree has changes that are in no snapshot; `jvs restore --preview` lists them; take a \
+             snapshot, or pass --discard-changes: differing={} first={first}",
             unsaved.len()
         )))
     }
@@ -211,12 +288,13 @@ impl Repo {
         for (dir, mode) in [(stage, DIR_MODE), (&tree, OWNER_ONLY)] {
             fs.make_dir(dir, mode).doing("create", dir)?;
         }
-        let source = Root::open(&self.layout.snapshot_tree(&snapshot.snapshot_id))?;
+        let source = self.stored_tree(&snapshot.snapshot_id)?;
         let target = Root::open(&tree)?;
-        let items = tree::scan(&source)?;
-        let copied = tree::copy(fs, &source, &target, &items, ReadMode::Strict, progress)?;
+        let items = &source.items;
+        tree::require_capacity(fs, &target, items)?;
+        let copied = tree::copy(fs, &source, &target, items, ReadMode::Strict, progress)?;
         refuse_differences(&snapshot.snapshot_id, &stored, &TreeManifest::new(&copied.as_read()))?;
-        tree::make_durable(fs, &target, &items)
+        tree::make_durable(fs, &target, items)
     }
 
     fn write_stage_record(&self, stage: &Path, record: &StageRecord) -> Result<()> {
@@ -229,12 +307,13 @@ impl Repo {
         Ok(())
     }
 
+    /// Returns the number of the restore's entry.
     fn commit_restore(
         &self,
         worktree: &Worktree,
         session: Option<&LockSession>,
         staged: &StagedRestore,
-    ) -> Result<()> {
+    ) -> Result<EntryNumber> {
         let lock = self.lock(worktree);
         let event = |fencing_token: Option<FencingToken>| EntryEvent::Restore {
             fencing_token,
@@ -253,7 +332,7 @@ impl Repo {
                 Ok(event(None))
             }),
         };
-        committed.map(drop)
+        Ok(committed?.n)
     }
 
     /// Refuses if another restore was committed since this one began.
@@ -284,9 +363,7 @@ impl Repo {
         session: Option<&LockSession>,
         record: &StageRecord,
     ) -> Result<()> {
-        let payload = self.payload(worktree);
-        let there = absent_is_none(self.env.fs.meta(&payload)).doing("stat", &payload)?;
-        let done = there.is_some_and(|meta| meta.inode == record.tree_inode);
+        let done = self.is_swapped_in(record, worktree)?;
         let (class, detail) = match (self.is_still_ours(worktree, session), done) {
             (true, true) => return Ok(()),
             (true, false) => (
@@ -305,8 +382,17 @@ impl Repo {
                  those of the snapshot; stop writing",
             ),
         };
-        Err(Error::new(class, detail))
+        Err(Error::new(class, detail).with("restore", if done { "done" } else { "superseded" }))
     }
+}
+
+/// The outcome of swapping a stage in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Swap {
+    /// The staged files are the worktree's.
+    Done,
+    /// Another process took the stage over.
+    TakenOver,
 }
 
 fn changed_during_restore(path: &str) -> Error {
@@ -323,3 +409,4 @@ fn changed_during_restore(path: &str) -> Error {
 const TREE: &str = "tree";
 const OLD: &str = "old";
 const RECORD: &str = "stage.json";
+const TRIAL: &str = "trial";

@@ -1,13 +1,24 @@
 //! The sequence of a worktree: numbered entries, each created once, none ever changed or reused.
 //!
-//! **Invariant.** Names are dense from 1 and never disappear. So the newest entry can be found by bisection,
-//! without listing the directory; and a writer that slept through any number of others still meets
-//! `EEXIST`. Folding preserves this: it writes many lines to one file and makes each old name a hard link *to
-//! that file*, so disk space is freed and no number ever becomes free.
+//! **Invariant.** Names are dense from 1 and never disappear, except for numbers that a `resume` entry declares
+//! lost. The newest entry is found by listing the directory, and is believed only if no number below it is
+//! missing and no trace names a later one (`traces`). A writer that slept through any number of others still
+//! meets `EEXIST`. Folding preserves this: it writes many lines to one file and makes each old name a hard link
+//! *to that file*, so disk space is freed and no number ever becomes free.
 //!
 //! **What would break it.** Deleting folded entries: A reads that 5 is the newest and pauses before
 //! `link(6)`; other writers append 6 to 300 and fold 1 to 299 away; A resumes, `link(6)` succeeds, and A
-//! believes that it holds the lock.
+//! believes that it holds the lock. Or finding the end by bisection: A holds the lock by entry 8, an operator
+//! removes entry 4, B takes 3 for the newest, and `link(4)` grants B the lock with a smaller token.
+//!
+//! Or an entry that is lost while another process is between its read and its `link`: A reads that 3 is the
+//! newest and pauses; B appends 4 and 5; an operator removes 4; A's `link(4)` succeeds. So an append is
+//! confirmed: it counts only if it is still there, the next entry, where there is one, carries its hash, and no
+//! trace named its number before (`Sequence::confirm`). And the copy of the lock must name the lock that the
+//! entry of its number granted.
+//!
+//! A listing is no snapshot of a directory: it may show entry 10 and not 9 if both are created while it is
+//! read. So a number that it lacks counts as missing only if `stat` does not find it either.
 //!
 //! Left out: the meaning of an entry (`record`), and when it may be appended (`lock`).
 
@@ -18,9 +29,9 @@ use crate::atomic::{self, CreateOutcome};
 use crate::env::Env;
 use crate::error::{Error, ErrorContext, Result};
 use crate::fs::{Durability, absent_is_none};
-use crate::ids::{Digest, EntryNumber, WorktreeId};
+use crate::ids::{Digest, EntryNumber, FencingToken, NumberRange, WorktreeId};
 use crate::layout::Layout;
-use crate::record::{Entry, FORMAT};
+use crate::record::{Entry, EntryEvent, FORMAT, LockRecord};
 
 /// Entries per folded file.
 pub const FOLD: u64 = 256;
@@ -50,39 +61,104 @@ pub enum AppendOutcome {
     NumberTaken,
 }
 
+/// The numbers that a sequence has, damaged or not.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Survey {
+    /// The existing numbers, ascending.
+    pub(crate) numbers: Vec<u64>,
+    /// The largest token that the copy of the lock or the name of a renewal carries.
+    pub(crate) traced: Option<FencingToken>,
+    /// The copy of the lock.
+    pub(crate) copy: Option<LockRecord>,
+}
+
+impl Survey {
+    /// The largest existing number.
+    pub(crate) fn newest(&self) -> Option<EntryNumber> {
+        self.numbers.last().copied().map(EntryNumber)
+    }
+
+    /// The numbers below the newest that are missing.
+    pub(crate) fn gaps(&self) -> Vec<NumberRange> {
+        let mut gaps = Vec::new();
+        let mut expected = 1;
+        for n in &self.numbers {
+            if *n > expected {
+                gaps.push(NumberRange { first: expected, last: n - 1 });
+            }
+            expected = n + 1;
+        }
+        gaps
+    }
+}
+
 impl<'a> Sequence<'a> {
     /// The sequence of `worktree`.
     pub fn new(env: &'a Env, layout: &'a Layout, worktree: &'a WorktreeId) -> Self {
         Self { env, layout, worktree }
     }
 
-    /// The number of the newest entry.
-    pub fn newest(&self) -> Result<Option<EntryNumber>> {
-        if !self.exists(1)? {
-            return Ok(None);
+    /// The newest entry of a sequence that is whole; none if the sequence was never begun. Refuses a sequence
+    /// with a hole or a lost end.
+    pub fn end(&self) -> Result<Option<StoredEntry>> {
+        let survey = self.survey()?;
+        let Some(newest) = survey.newest() else {
+            return match survey.traced {
+                None => Ok(None),
+                Some(token) => Err(self.tail_lost(EntryNumber(0), token)),
+            };
+        };
+        let stored = self.read(newest)?;
+        let lost = &stored.entry.state.lost;
+        let is_declared = |gap: &NumberRange| lost.iter().any(|range| range.contains(*gap));
+        if let Some(gap) = survey.gaps().iter().find(|gap| !is_declared(gap)) {
+            return Err(self.hole(*gap));
         }
-        let (mut there, mut absent) = (1, 2);
-        while self.exists(absent)? {
-            there = absent;
-            absent = absent.saturating_mul(2);
+        if let Some(token) = survey.traced.filter(|token| token.entry() > newest) {
+            return Err(self.tail_lost(newest, token));
         }
-        while absent - there > 1 {
-            let middle = there + (absent - there) / 2;
-            *(if self.exists(middle)? { &mut there } else { &mut absent }) = middle;
+        match self.replaced_grant(&survey, lost) {
+            None => Ok(Some(stored)),
+            Some(n) => Err(self.wrong_entry(n, OTHER_LOCK)),
         }
-        Ok(Some(EntryNumber(there)))
     }
 
-    /// The largest number that the directory lists. Unlike bisection this also sees entries behind a hole; in
-    /// a whole sequence it is at most what [`Sequence::newest`] returns after it.
-    pub(crate) fn last_listed(&self) -> Result<Option<EntryNumber>> {
+    /// The entry that grants another lock than the copy of the lock names for its number.
+    pub(crate) fn replaced_grant(&self, survey: &Survey, lost: &[NumberRange]) -> Option<EntryNumber> {
+        let copy = survey.copy.as_ref()?;
+        let n = copy.fencing_token.entry();
+        if lost.iter().any(|range| range.has(n.0)) {
+            return None;
+        }
+        let entry = self.read(n).ok()?.entry;
+        let is_same = match entry.event {
+            EntryEvent::Acquire { lock } | EntryEvent::Steal { lock, .. } => lock.lock_id == copy.lock_id,
+            _ => false,
+        };
+        (!is_same).then_some(n)
+    }
+
+    /// The numbers that exist, and the traces of others. Traces are read before the entries, because an entry
+    /// is durable before its traces are written.
+    pub(crate) fn survey(&self) -> Result<Survey> {
+        let copy = self.lock_copy()?;
         let dir = self.layout.sequence(self.worktree);
         let names = absent_is_none(self.env.fs.list(&dir)).doing("list", &dir)?.unwrap_or_default();
-        let number_of = |name: &OsString| {
-            let n: u64 = name.to_str()?.parse().ok()?;
-            (n.to_string().as_str() == name).then_some(EntryNumber(n))
-        };
-        Ok(names.iter().filter_map(number_of).max())
+        let mut numbers: Vec<u64> = names.iter().filter_map(number_in).collect();
+        numbers.sort_unstable();
+        // A name that is replaced while the directory is read may be listed twice.
+        numbers.dedup();
+        let renewed = names.iter().filter_map(renewed_token).max();
+        let traced = copy.as_ref().map(|copy| copy.fencing_token).max(renewed);
+        let mut survey = Survey { numbers, traced, copy };
+        self.add_unlisted(&mut survey)?;
+        Ok(survey)
+    }
+
+    /// The largest number with an entry that can be read: for tools that have to work on a damaged sequence.
+    pub(crate) fn last_readable(&self) -> Result<Option<StoredEntry>> {
+        let survey = self.survey()?;
+        Ok(survey.numbers.iter().rev().find_map(|n| self.read(EntryNumber(*n)).ok()))
     }
 
     /// Entry `n`, folded or not.
@@ -98,16 +174,44 @@ impl<'a> Sequence<'a> {
         self.env.fs.sync_dir(&dir).doing("sync", &dir)
     }
 
-    /// Appends `entry` unless its number is taken; all entries before it must be durable.
+    /// Appends `entry` unless its number is taken; all entries before it must be durable. After an error that
+    /// is marked as indeterminate the entry may exist.
     pub fn append(&self, entry: &Entry) -> Result<AppendOutcome> {
         let path = self.path(entry.n);
-        let created = atomic::create(self.env, &self.layout.tmp(), &path, &encode(entry))
-            .doing("append entry", &path)
-            .map_err(|error| error.with("indeterminate", true))?;
-        Ok(match created {
-            CreateOutcome::Created => AppendOutcome::Appended,
-            CreateOutcome::NameTaken => AppendOutcome::NumberTaken,
-        })
+        let line = encode(entry);
+        let prepared = atomic::prepare(self.env, &self.layout.tmp(), &line)
+            .doing("write entry, so nothing was committed,", &path)?;
+        match prepared.create(self.env, &path) {
+            Ok(CreateOutcome::Created) => Ok(AppendOutcome::Appended),
+            Ok(CreateOutcome::NameTaken) => Ok(AppendOutcome::NumberTaken),
+            Err(failed) => {
+                let error = Error::io("append entry", &path, &failed.cause);
+                Err(if failed.indeterminate { error.with("indeterminate", true) } else { error })
+            }
+        }
+    }
+
+    /// Refuses if the appended `entry` took the place of one that was lost, or is lost already: it must be there,
+    /// no trace may name its number before the caller writes one, and the next entry, where there is one, must
+    /// carry its hash.
+    pub(crate) fn confirm(&self, entry: &Entry) -> Result<()> {
+        // The trace before the next entry, which is older than any trace of it.
+        let dir = self.layout.sequence(self.worktree);
+        let names = self.env.fs.list(&dir).doing("list", &dir)?;
+        let copied = self.lock_copy()?.map(|copy| copy.fencing_token);
+        let traced = names.iter().filter_map(renewed_token).max().max(copied).map(FencingToken::entry);
+        let next = entry.n.next();
+        let digest = Digest::of(&encode(entry));
+        let is_next = if self.exists(next.0)? {
+            self.read(next)?.entry.prev == digest && traced != Some(entry.n)
+        } else {
+            traced < Some(entry.n)
+        };
+        if is_next && self.read(entry.n)?.digest == digest {
+            return Ok(());
+        }
+        let cause = "another entry of this number was lost while this one was appended";
+        Err(self.wrong_entry(entry.n, cause).with("indeterminate", true))
     }
 
     /// Folds the last full block of entries below `newest`, unless it is folded already.
@@ -134,11 +238,47 @@ impl<'a> Sequence<'a> {
         self.sync()
     }
 
+    /// Adds numbers that exist and were not listed: entries appended while the directory was read.
+    fn add_unlisted(&self, survey: &mut Survey) -> Result<()> {
+        let mut unlisted = Vec::new();
+        for gap in survey.gaps() {
+            // Appends are recent, so the search begins at the end of a gap and stops at the first miss.
+            for n in (gap.first..=gap.last).rev() {
+                if !self.exists(n)? {
+                    break;
+                }
+                unlisted.push(n);
+            }
+        }
+        let mut next = survey.newest().map_or(1, |newest| newest.next().0);
+        while self.exists(next)? {
+            unlisted.push(next);
+            next += 1;
+        }
+        if !unlisted.is_empty() {
+            survey.numbers.extend(unlisted);
+            survey.numbers.sort_unstable();
+        }
+        Ok(())
+    }
+
+    /// The copy of the lock, which is written after its entry is durable.
+    fn lock_copy(&self) -> Result<Option<LockRecord>> {
+        let path = self.layout.lock_copy(self.worktree);
+        let bytes = absent_is_none(self.env.fs.read(&path)).doing("read", &path)?;
+        Ok(bytes.and_then(|bytes| serde_json::from_slice(&bytes).ok()))
+    }
+
     /// The entry and its bytes, which folding does not change.
     fn read_line(&self, n: EntryNumber) -> Result<(StoredEntry, Vec<u8>)> {
         let path = self.path(n);
         let bytes = absent_is_none(self.env.fs.read(&path)).doing("read entry", &path)?;
-        let bytes = bytes.ok_or_else(|| Error::damaged(&path, format!("entry {n} is missing")))?;
+        let bytes = bytes.ok_or_else(|| {
+            Error::damaged(
+                &path,
+                format!("entry {n} is missing, or this mount caches names and does not show it yet"),
+            )
+        })?;
         let lines = || bytes.split_inclusive(|byte| *byte == b'\n');
         let parse =
             |line: &[u8]| serde_json::from_slice::<Entry>(line).map_err(|cause| Error::damaged(&path, cause));
@@ -171,6 +311,40 @@ impl<'a> Sequence<'a> {
     fn path(&self, n: EntryNumber) -> PathBuf {
         self.layout.entry(self.worktree, n)
     }
+
+    /// The error of an entry that can be read and is not what it should be.
+    pub(crate) fn wrong_entry(&self, n: EntryNumber, cause: &str) -> Error {
+        Error::damaged(&self.path(n), format!("entry {n} is wrong: {cause}"))
+    }
+
+    fn hole(&self, gap: NumberRange) -> Error {
+        let path = self.path(EntryNumber(gap.first));
+        Error::damaged(&path, format!("entries are missing from the sequence: missing={gap}"))
+            .with("missing", gap)
+    }
+
+    /// The error of a sequence that lacks the entry that granted `token`.
+    pub(crate) fn tail_lost(&self, newest: EntryNumber, token: FencingToken) -> Error {
+        let cause = format!(
+            "the sequence has lost its end, because a file names a token after the newest entry: \
+             newest={newest} token={token}"
+        );
+        Error::damaged(&self.layout.sequence(self.worktree), cause).with("token", token)
+    }
+}
+
+/// The fault of an entry that took the place of a lost one.
+pub(crate) const OTHER_LOCK: &str = "it grants another lock than the copy of the lock names for this number";
+
+/// The number of an entry's file; none for names that jvs would not write.
+fn number_in(name: &OsString) -> Option<u64> {
+    let n: u64 = name.to_str()?.parse().ok()?;
+    (n > 0 && n.to_string().as_str() == name).then_some(n)
+}
+
+/// The token that `<token>.renew` carries.
+pub(crate) fn renewed_token(name: &OsString) -> Option<FencingToken> {
+    name.to_str()?.strip_suffix(".renew")?.parse().ok().map(FencingToken)
 }
 
 /// One line of JSON, newline included; the next entry carries the hash of exactly these bytes.

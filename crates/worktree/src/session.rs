@@ -24,6 +24,7 @@ use crate::clock::{Clock, UnixMs};
 use crate::error::{Error, ErrorClass, ErrorContext, Result};
 use crate::fs::{Durability, Fs, absent_is_none};
 use crate::ids::{Entropy, FencingToken, Nonce, RepoId, SessionId, WorktreeId, random_hex};
+use crate::layout::Layout;
 use crate::record::BootStamp;
 
 /// A lock that this user acquired.
@@ -44,6 +45,38 @@ pub struct LockSession {
     /// The process that requested the lock, in the form used in the names of temporary files.
     #[serde(default)]
     pub maker: String,
+    /// The directory that the session was created in; none in files of earlier versions.
+    #[serde(default)]
+    pub repo: Option<RepoInstance>,
+}
+
+impl LockSession {
+    /// Whether the session was created in this directory, and not in the original of a copy.
+    pub(crate) fn is_of(&self, instance: &RepoInstance) -> bool {
+        self.repo.as_ref().is_none_or(|repo| repo.may_be(instance))
+    }
+}
+
+/// A repository's directory. `cp -a` copies a repository with its id, and a session of the original must not be
+/// used in the copy: releasing there would leave the original locked.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RepoInstance {
+    root: PathBuf,
+    inode: u64,
+}
+
+impl RepoInstance {
+    pub(crate) fn of(fs: &dyn Fs, layout: &Layout) -> Result<Self> {
+        let path = layout.repo_file();
+        let inode = fs.meta(&path).doing("stat", &path)?.inode;
+        Ok(Self { root: layout.root().to_owned(), inode })
+    }
+
+    /// A moved or remounted repository has another path, and some network filesystems give new inode numbers
+    /// with each mount; a copy has both.
+    fn may_be(&self, other: &Self) -> bool {
+        self.root == other.root || self.inode == other.inode
+    }
 }
 
 /// The sessions of one user.

@@ -16,7 +16,9 @@ use serde::{Deserialize, Serialize};
 
 use crate::atomic::{DIR_MODE, FILE_MODE, OWNER_ONLY};
 use crate::clock::{Millis, UnixMs};
+use crate::diff::StoredLine;
 use crate::error::{Error, ErrorClass, ErrorContext, Result};
+use crate::file_index::FileIndex;
 use crate::fs::{Durability, absent_is_none};
 use crate::holder::HolderId;
 use crate::ids::{Digest, FencingToken, SessionId, SnapshotId, WorktreeId};
@@ -24,7 +26,8 @@ use crate::probe;
 use crate::record::{EntryEvent, FORMAT, known_format};
 use crate::repo::{Repo, create_json};
 use crate::session::LockSession;
-use crate::tree::{self, CopyResult, Item, NodeContent, Progress, ReadMode, Root, TreeManifest};
+use crate::sharing::SharePlan;
+use crate::tree::{self, IgnoreRules, Item, Progress, ReadMode, RelPath, Root, TreeManifest};
 use crate::view::View;
 use crate::worktree::{Mode, Worktree};
 
@@ -87,6 +90,9 @@ pub struct Descriptor {
     pub files: u64,
     /// The total size of the files, in bytes.
     pub bytes: u64,
+    /// The snapshot that has the files that were unchanged; none if all are stored.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub base: Option<SnapshotId>,
 }
 
 /// A snapshot that was begun: the content of `intents/<snapshot_id>.json`.
@@ -126,22 +132,60 @@ enum PublishAuthority {
     Unlocked,
 }
 
+/// A copied tree.
+struct MaterialisedTree {
+    manifest: TreeManifest,
+    /// Every name of the worktree when it was scanned.
+    items: Vec<Item>,
+    /// The names that were stored.
+    stored: Vec<Item>,
+    /// The files that changed or vanished while they were read, sorted.
+    changed: Vec<RelPath>,
+    plan: Option<SharePlan>,
+    /// Permission bits of the snapshot's directory.
+    dir_mode: u32,
+}
+
+/// A READY snapshot.
+struct BuiltSnapshot {
+    descriptor: Descriptor,
+    index: FileIndex,
+    dir_mode: u32,
+    /// Keeps the base until the snapshot is published.
+    _plan: Option<SharePlan>,
+}
+
 impl Repo {
     /// Takes a snapshot of `worktree`, and publishes it.
     pub fn snapshot(&self, worktree: &Worktree, request: &SnapshotRequest<'_>) -> Result<PublishedSnapshot> {
         let authority = self.authority(worktree, request)?;
         let began = probe::read(&self.env, &self.layout)?.now.fs;
         let intent = self.begin(worktree, &authority, began)?;
-        let id = &intent.snapshot_id;
-        let work = || self.build(worktree, request, &authority, &intent);
-        let built = match &authority {
+        let work = || self.build_and_publish(worktree, request, &authority, &intent);
+        match &authority {
             PublishAuthority::Token(session) => self.while_renewing(worktree, session, work),
             PublishAuthority::Shared | PublishAuthority::Unlocked => work(),
-        };
-        let published = built.and_then(|descriptor| self.publish(worktree, &authority, descriptor));
+        }
+    }
+
+    fn build_and_publish(
+        &self,
+        worktree: &Worktree,
+        request: &SnapshotRequest<'_>,
+        authority: &PublishAuthority,
+        intent: &SnapshotIntent,
+    ) -> Result<PublishedSnapshot> {
+        let id = &intent.snapshot_id;
+        let built = self.build(worktree, request, authority, intent);
+        let published = built.and_then(|built| {
+            let published = self.publish(worktree, authority, built.descriptor.clone())?;
+            Ok((published, built))
+        });
         match published {
-            Ok(published) => {
+            Ok((published, built)) => {
                 drop(self.env.fs.remove_file(&self.layout.intent(id)));
+                // Without it the next snapshot stores every file.
+                drop(self.write_file_index(&worktree.worktree_id, &built.index, built.dir_mode));
                 Ok(published)
             }
             // The publish may have happened, so the snapshot must not be touched; `doctor` decides later.
@@ -210,23 +254,20 @@ impl Repo {
         request: &SnapshotRequest<'_>,
         authority: &PublishAuthority,
         intent: &SnapshotIntent,
-    ) -> Result<Descriptor> {
+    ) -> Result<BuiltSnapshot> {
         let id = &intent.snapshot_id;
         // An interrupted restore, possibly of this very session, must not be finished after the snapshot.
         if !matches!(authority, PublishAuthority::Unlocked) {
-            self.settle(worktree)?;
+            self.settle(worktree).map(drop)?;
         }
         let parent = self.lock(worktree).view()?.state().head.clone();
-        let (copied, items) = self.materialise(worktree, request, id)?;
-        let manifest = TreeManifest::new(&copied.records);
-        let path = self.layout.snapshot_manifest(id);
-        self.env
-            .fs
-            .write_new(&path, manifest.as_text().as_bytes(), FILE_MODE, Durability::Synced)
-            .doing("write", &path)?;
-        tree::make_durable(&*self.env.fs, &Root::open(&self.layout.snapshot_tree(id))?, &items)?;
+        let copied = self.materialise(worktree, request, id)?;
+        let manifest = &copied.manifest;
+        self.write_manifest(id, &copied)?;
+        let root = Root::open(&self.layout.snapshot_tree(id))?;
+        tree::make_durable(&*self.env.fs, &root, &copied.stored)?;
         let best_effort = request.consistency == Consistency::BestEffort;
-        let (files, bytes) = totals(&copied);
+        let (files, bytes) = totals(manifest);
         let descriptor = Descriptor {
             v: FORMAT,
             snapshot_id: id.clone(),
@@ -243,9 +284,21 @@ impl Repo {
             content_hash: manifest.content_hash(),
             files,
             bytes,
+            base: copied.plan.as_ref().map(|plan| plan.base_id().clone()),
         };
         create_json(&self.env, &self.layout, &self.layout.snapshot_ready(id), &descriptor)?;
-        Ok(descriptor)
+        let is_stored = |path: &RelPath| copied.changed.binary_search(path).is_err();
+        let index = FileIndex::new(id.clone(), intent.created_at, &copied.items, is_stored);
+        Ok(BuiltSnapshot { descriptor, index, dir_mode: copied.dir_mode, _plan: copied.plan })
+    }
+
+    fn write_manifest(&self, id: &SnapshotId, copied: &MaterialisedTree) -> Result<()> {
+        let (path, text) = match &copied.plan {
+            Some(plan) => (self.layout.snapshot_delta(id), plan.delta(&copied.manifest)),
+            None => (self.layout.snapshot_manifest(id), copied.manifest.as_text().to_owned()),
+        };
+        let written = self.env.fs.write_new(&path, text.as_bytes(), FILE_MODE, Durability::Synced);
+        written.map(drop).doing("write", &path)
     }
 
     fn materialise(
@@ -253,7 +306,7 @@ impl Repo {
         worktree: &Worktree,
         request: &SnapshotRequest<'_>,
         id: &SnapshotId,
-    ) -> Result<(CopyResult, Vec<Item>)> {
+    ) -> Result<MaterialisedTree> {
         let fs = &*self.env.fs;
         let source = Root::open_below(self.layout.root(), worktree.path.as_path())?;
         // A user who may not list the worktree must not learn names or hashes from its snapshots either.
@@ -264,28 +317,38 @@ impl Repo {
         }
         fs.sync_dir(&self.layout.snapshots()).doing("sync", &self.layout.snapshots())?;
         let target = Root::open(&self.layout.snapshot_tree(id))?;
-        if request.consistency == Consistency::BestEffort {
-            let items = tree::scan(&source)?;
-            let copied = tree::copy(fs, &source, &target, &items, ReadMode::BestEffort, request.progress)?;
-            return Ok((copied, tree::scan(&target)?));
+        let best_effort = request.consistency == Consistency::BestEffort;
+        let ignored = IgnoreRules::of(&source)?;
+        let (items, reading) = if best_effort {
+            (tree::scan_kept(&source, &ignored)?, ReadMode::BestEffort)
+        } else {
+            (self.scan_at_rest(&source, &ignored)?, ReadMode::Strict)
+        };
+        let plan = self.plan_sharing(&worktree.worktree_id, &items);
+        let mut stored = plan.as_ref().map_or_else(|| items.clone(), |plan| plan.stored(&items));
+        tree::require_capacity(fs, &target, &stored)?;
+        let copied = tree::copy(fs, &source, &target, &stored, reading, request.progress)?;
+        if best_effort {
+            stored = tree::scan(&target)?;
+        } else if let Some(path) = tree::first_difference(&items, &tree::scan_kept(&source, &ignored)?) {
+            return Err(tree::changed_underneath(&path));
         }
-        let items = self.scan_at_rest(&source)?;
-        let copied = tree::copy(fs, &source, &target, &items, ReadMode::Strict, request.progress)?;
-        match tree::first_difference(&items, &tree::scan(&source)?) {
-            Some(path) => Err(tree::changed_underneath(&path)),
-            None => Ok((copied, items)),
-        }
+        let manifest = match &plan {
+            Some(plan) => plan.manifest(&copied.records),
+            None => TreeManifest::new(&copied.records),
+        };
+        Ok(MaterialisedTree { manifest, items, stored, changed: copied.changed, plan, dir_mode })
     }
 
     /// Scans until the last change in the tree is at least one step of the file clock ago.
     ///
     /// File times advance in steps of some milliseconds, or of a second. A second write within one step
     /// leaves no trace in the metadata, so a file that changed this recently could change again unnoticed.
-    pub(crate) fn scan_at_rest(&self, source: &Root) -> Result<Vec<Item>> {
+    pub(crate) fn scan_at_rest(&self, source: &Root, ignored: &IgnoreRules) -> Result<Vec<Item>> {
         let began = self.env.clock.monotonic();
         loop {
             let now = probe::read(&self.env, &self.layout)?.now.fs;
-            let items = tree::scan(source)?;
+            let items = tree::scan_kept(source, ignored)?;
             let latest = items.iter().max_by_key(|item| item.print.changed).expect("the root is there");
             let (seconds, nanos) = latest.print.changed;
             let changed_ms = seconds * 1000 + i64::try_from(nanos / 1_000_000).expect("under 1000");
@@ -332,8 +395,8 @@ impl Repo {
         descriptor: Descriptor,
     ) -> Result<PublishedSnapshot> {
         let lock = self.lock(worktree);
-        let event = |view: &View, fencing_token, moves_head| EntryEvent::Publish {
-            fencing_token,
+        let event = |view: &View, moves_head| EntryEvent::Publish {
+            fencing_token: None,
             snapshot_id: descriptor.snapshot_id.clone(),
             content_hash: descriptor.content_hash,
             moves_head,
@@ -343,11 +406,13 @@ impl Repo {
             PublishAuthority::Token(session) => {
                 // Loaded again: the lease was renewed while the tree was copied.
                 let session = lock.session(&session.session_id)?;
-                lock.commit_under(&session, |view, token| event(view, Some(token), true))
+                lock.publish_under(&session, &descriptor.snapshot_id, descriptor.content_hash)
             }
-            PublishAuthority::Shared => lock.commit(None, |view| Ok(event(view, None, true))),
-            PublishAuthority::Unlocked => lock.commit(None, |view| Ok(event(view, None, false))),
+            PublishAuthority::Shared => lock.commit(None, |view| Ok(event(view, true))),
+            PublishAuthority::Unlocked => lock.commit(None, |view| Ok(event(view, false))),
         }?;
+        // A shared worktree has no release, at which an exclusive one is folded.
+        lock.fold(committed.n);
         let is_head = committed.state.head.as_ref() == Some(&descriptor.snapshot_id);
         Ok(PublishedSnapshot { descriptor, is_head })
     }
@@ -367,9 +432,8 @@ const CLOCK_STEP_MS: i64 = 25;
 /// How long to wait for a tree to stop changing: longer than the one-second step of some network filesystems.
 const REST_MS: Millis = 1_500;
 
-fn totals(copied: &CopyResult) -> (u64, u64) {
-    copied.records.iter().fold((0, 0), |(files, bytes), record| match record.content {
-        NodeContent::File { size, .. } => (files + 1, bytes + size),
-        _ => (files, bytes),
-    })
+/// The number of files and the sum of their sizes.
+fn totals(manifest: &TreeManifest) -> (u64, u64) {
+    let sizes = StoredLine::all(manifest).filter_map(|line| line.bytes);
+    sizes.fold((0, 0), |(files, bytes), size| (files + 1, bytes + size))
 }

@@ -6,25 +6,39 @@
 //!
 //! Kept: names of any bytes, symbolic links, hard links among the tree's own names, holes,
 //! permission bits (sticky, set-user-id and set-group-id included, or refused), modification times, and
-//! owners where that is permitted. Refused by name: sockets, pipes, devices, and other filesystems mounted
-//! inside. Left out: extended attributes and access control lists.
+//! owners, extended attributes and access control lists where that is permitted. Refused by name: sockets, pipes,
+//! devices, and other filesystems mounted inside.
 
+mod attributes;
 mod beneath;
+mod capacity;
 mod copy;
 mod durable;
+mod ignore;
 mod large;
+mod layers;
 mod manifest;
 mod remove;
 mod scan;
 
+pub(crate) use attributes::all as attributes;
 pub use beneath::Root;
-pub(crate) use copy::{CopyResult, ReadMode, changed_underneath, copy, hash};
+pub(crate) use capacity::require_capacity;
+pub(crate) use copy::{ReadMode, changed_underneath, copy, hash};
 pub(crate) use durable::make_durable;
+pub(crate) use ignore::IgnoreRules;
+pub(crate) use layers::{LayeredTree, TreeSource};
 pub use manifest::{ManifestLine, NodeContent, TreeManifest};
+pub(crate) use manifest::{manifest_path, manifest_paths};
 pub(crate) use remove::remove;
-pub(crate) use scan::{Item, fingerprint, first_difference, scan};
+pub(crate) use scan::{Fingerprint, Item, Shape, fingerprint, first_difference, scan, scan_kept};
 
+use std::ffi::OsStr;
 use std::fmt;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Component, Path, PathBuf};
+
+use crate::error::{Error, Result};
 
 /// Receives the progress of a copy or a hash.
 pub trait Progress: Sync {
@@ -63,6 +77,49 @@ impl RelPath {
         Self(path)
     }
 
+    /// A path as a user writes it, relative to the root: `.` is the root, and a trailing slash is ignored.
+    pub fn parse(path: &Path) -> Result<Self> {
+        let mut parsed = Self::ROOT;
+        for part in path.components() {
+            match part {
+                Component::Normal(name) => parsed = parsed.join(name.as_bytes()),
+                Component::CurDir => {}
+                _ => {
+                    return Err(Error::invalid(format!(
+                        "a path in a tree is relative to its root and contains no `..`: path={}",
+                        path.display()
+                    )));
+                }
+            }
+        }
+        Ok(parsed)
+    }
+
+    /// The directory that has this name; none for the root.
+    pub(crate) fn parent(&self) -> Option<Self> {
+        if self.0.is_empty() {
+            return None;
+        }
+        let end = self.0.iter().rposition(|byte| *byte == b'/').unwrap_or(0);
+        Some(Self(self.0[..end].to_vec()))
+    }
+
+    /// Whether this is `other`, or a name below it.
+    pub(crate) fn is_at_or_below(&self, other: &Self) -> bool {
+        let rest = self.0.strip_prefix(other.0.as_slice());
+        rest.is_some_and(|rest| other.0.is_empty() || rest.is_empty() || rest[0] == b'/')
+    }
+
+    /// The path as a relative one of this system.
+    pub(crate) fn to_path(&self) -> PathBuf {
+        PathBuf::from(OsStr::from_bytes(self.as_bytes()))
+    }
+
+    /// The last component.
+    pub(crate) fn name(&self) -> &[u8] {
+        self.0.rsplit(|byte| *byte == b'/').next().unwrap_or_default()
+    }
+
     /// The path for a system call.
     pub fn as_bytes(&self) -> &[u8] {
         if self.0.is_empty() { b"." } else { &self.0 }
@@ -94,4 +151,19 @@ pub(crate) fn escape(bytes: &[u8]) -> String {
         }
     }
     text
+}
+
+/// The bytes that [`escape`] wrote as `text`.
+pub(crate) fn unescape(text: &str) -> Vec<u8> {
+    let mut bytes = Vec::with_capacity(text.len());
+    let mut rest = text.as_bytes();
+    while let [first, after @ ..] = rest {
+        let escaped = after
+            .get(..2)
+            .filter(|_| *first == b'%')
+            .and_then(|digits| u8::from_str_radix(std::str::from_utf8(digits).ok()?, 16).ok());
+        bytes.push(escaped.unwrap_or(*first));
+        rest = if escaped.is_some() { &after[2..] } else { after };
+    }
+    bytes
 }

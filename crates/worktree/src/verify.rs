@@ -2,11 +2,11 @@
 
 use serde::Serialize;
 
-use crate::error::{Error, ErrorClass, ErrorContext, Result};
+use crate::error::{Error, ErrorClass, Result};
 use crate::ids::{Digest, SnapshotId};
 use crate::repo::Repo;
 use crate::snapshot::Descriptor;
-use crate::tree::{self, Progress, ReadMode, Root, TreeManifest};
+use crate::tree::{self, Progress, ReadMode, TreeManifest};
 
 /// A snapshot whose files were all read and match.
 #[derive(Clone, Debug, Serialize)]
@@ -25,8 +25,10 @@ impl Repo {
     /// Reads all files of a snapshot, and compares them with its manifest and its descriptor.
     pub fn verify(&self, descriptor: &Descriptor, progress: &dyn Progress) -> Result<VerifiedSnapshot> {
         let stored = self.stored_manifest(descriptor)?;
-        let root = Root::open(&self.layout.snapshot_tree(&descriptor.snapshot_id))?;
-        let found = self.manifest_of(&root, progress)?;
+        let _use = self.use_snapshot(&descriptor.snapshot_id)?;
+        let stored_tree = self.stored_tree(&descriptor.snapshot_id)?;
+        let hashed = tree::hash(&*self.env.fs, &stored_tree, &stored_tree.items, ReadMode::Strict, progress)?;
+        let found = TreeManifest::new(&hashed.records);
         refuse_differences(&descriptor.snapshot_id, &stored, &found)?;
         Ok(VerifiedSnapshot {
             snapshot_id: descriptor.snapshot_id.clone(),
@@ -39,20 +41,11 @@ impl Repo {
     /// The manifest of a snapshot, checked against the hash that was published.
     pub(crate) fn stored_manifest(&self, descriptor: &Descriptor) -> Result<TreeManifest> {
         let path = self.layout.snapshot_manifest(&descriptor.snapshot_id);
-        let bytes = self.env.fs.read(&path).doing("read", &path)?;
-        let text = String::from_utf8(bytes).map_err(|cause| Error::damaged(&path, cause))?;
-        let manifest = TreeManifest::from_text(text);
+        let manifest = self.manifest_chain(&descriptor.snapshot_id)?.manifest;
         if manifest.content_hash() == descriptor.content_hash {
             return Ok(manifest);
         }
         Err(Error::damaged(&path, "the manifest does not match the published content hash"))
-    }
-
-    /// The manifest of the tree below `root`.
-    pub(crate) fn manifest_of(&self, root: &Root, progress: &dyn Progress) -> Result<TreeManifest> {
-        let items = tree::scan(root)?;
-        let hashed = tree::hash(&*self.env.fs, root, &items, ReadMode::Strict, progress)?;
-        Ok(TreeManifest::new(&hashed.records))
     }
 }
 

@@ -28,15 +28,26 @@ impl View {
     /// Reads the sequence of `worktree`.
     pub fn read(env: &Env, layout: &Layout, worktree: &WorktreeId) -> Result<Self> {
         let sequence = Sequence::new(env, layout, worktree);
-        let newest = sequence.newest()?.ok_or_else(|| {
-            Error::not_found(format!("no such worktree; `jvs worktree list` lists them: worktree={worktree}"))
-        })?;
-        let StoredEntry { entry, digest } = sequence.read(newest)?;
+        let newest = sequence
+            .end()?
+            .ok_or_else(|| Error::damaged(&layout.sequence(worktree), "the worktree's sequence is gone"))?;
+        let StoredEntry { entry, digest } = newest;
         let lock = match entry.state.held {
             Some(token) => Some(current_lock(env, layout, worktree, &sequence, token)?),
             None => None,
         };
         Ok(Self { newest: entry, digest, lock })
+    }
+
+    /// The same; refused if the worktree was removed.
+    pub fn of_existing(env: &Env, layout: &Layout, worktree: &WorktreeId) -> Result<Self> {
+        let view = Self::read(env, layout, worktree)?;
+        if !view.state().open {
+            return Err(Error::not_found(format!(
+                "the worktree was removed; `jvs worktree list` lists the others: worktree={worktree}"
+            )));
+        }
+        Ok(view)
     }
 
     /// The state after the newest entry.

@@ -62,7 +62,7 @@ impl TryFrom<PathBuf> for PayloadPath {
     fn try_from(path: PathBuf) -> Result<Self> {
         let normal = path.components().all(|part| matches!(part, Component::Normal(_)));
         let empty = path.components().next().is_none();
-        if path.to_str().is_none() || empty || !normal || path.starts_with(".jvs") {
+        if path.to_str().is_none() || empty || !normal || is_reserved(&path) {
             return Err(Error::invalid(format!(
                 "a worktree's path must be UTF-8 and below the repository's root, but neither the root \
                  itself nor in .jvs: path={}",
@@ -71,6 +71,12 @@ impl TryFrom<PathBuf> for PayloadPath {
         }
         Ok(Self(path.components().collect()))
     }
+}
+
+/// Whether the path is in `.jvs`, in any case: on some filesystems `.JVS` is the same directory.
+fn is_reserved(path: &Path) -> bool {
+    let first = path.components().next().map(|first| first.as_os_str().to_ascii_lowercase());
+    first.is_some_and(|first| first == ".jvs")
 }
 
 impl From<PayloadPath> for PathBuf {
@@ -85,7 +91,7 @@ mod tests {
 
     #[test]
     fn a_worktree_cannot_lie_outside_the_repository_or_in_its_records() {
-        for path in ["", ".", "..", "/etc", "a/../..", ".jvs", ".jvs/x", "a/.."] {
+        for path in ["", ".", "..", "/etc", "a/../..", ".jvs", ".JVS", ".Jvs/x", ".jvs/x", "a/.."] {
             assert!(PayloadPath::try_from(PathBuf::from(path)).is_err(), "accepted {path:?}");
         }
         for path in ["main", "worktrees/a", "a//b", ".jvs2"] {

@@ -6,9 +6,15 @@ use std::path::PathBuf;
 use clap::{Parser, Subcommand, ValueEnum};
 use cli::man_pages::{Completions, Man};
 use worktree::ids::{SessionId, WorktreeId};
-use worktree::policy::PolicyChanges;
 use worktree::snapshot::Consistency;
 use worktree::worktree::Mode;
+
+use crate::policy_args::PolicyArgs;
+use crate::snapshot_args::{
+    CloneArgs, DiffArgs, ForkArgs, GcArgs, HistoryArgs, PinCommand, ShowArgs, SnapshotCommand, StatusArgs,
+    TagCommand,
+};
+use crate::waiting::WaitArg;
 
 /// Locks and snapshots for worktrees on a shared filesystem, with no server.
 #[derive(Parser)]
@@ -47,25 +53,38 @@ pub(crate) enum JvsCommand {
     },
     /// Run a command while holding the lock.
     Run(JvsRunArgs),
-    /// Take and publish a snapshot of a worktree.
+    /// Take and publish a snapshot of a worktree; `snapshot rm` removes one.
     Snapshot(SnapshotArgs),
     /// List the published snapshots of a worktree, newest first.
-    #[command(
-        after_help = "Example:\n  jvs history --limit 5\n  jvs history --json | jq '.data.snapshots[0].risk'"
-    )]
-    History {
-        #[command(flatten)]
-        target: WorktreeArg,
-        /// Maximum number of snapshots.
-        #[arg(long, default_value_t = 50, value_name = "N")]
-        limit: usize,
+    History(HistoryArgs),
+    /// List the paths that differ between two snapshots, or between a snapshot and the files.
+    Diff(DiffArgs),
+    /// Show the lock, the head, and the changes that are in no snapshot.
+    Status(StatusArgs),
+    /// Write a file of a snapshot to standard output, or list a directory of it.
+    Show(ShowArgs),
+    /// Add, list and remove tags, which are names of snapshots.
+    Tag {
+        #[command(subcommand)]
+        command: TagCommand,
     },
+    /// Add, list and remove pins, which keep snapshots from being removed.
+    Pin {
+        #[command(subcommand)]
+        command: PinCommand,
+    },
+    /// Add a worktree with the files of a snapshot.
+    Fork(ForkArgs),
+    /// Copy the repository, with a new repository id.
+    Clone(CloneArgs),
+    /// Remove old snapshots, and free their disk space.
+    Gc(GcArgs),
     /// Show the description of a snapshot.
     #[command(after_help = "Example:\n  jvs info\n  jvs info 20261115t0812 --json")]
     Info {
         #[command(flatten)]
         target: WorktreeArg,
-        /// Snapshot id, unique prefix of an id, or `head`.
+        /// Snapshot id, unique prefix of an id, tag, or `head`.
         #[arg(default_value = "head")]
         snapshot: String,
     },
@@ -76,7 +95,7 @@ pub(crate) enum JvsCommand {
     Verify {
         #[command(flatten)]
         target: WorktreeArg,
-        /// Snapshot id, unique prefix of an id, or `head`.
+        /// Snapshot id, unique prefix of an id, tag, or `head`.
         #[arg(default_value = "head", conflicts_with = "all")]
         snapshot: String,
         /// Verify every published snapshot of the worktree.
@@ -84,16 +103,7 @@ pub(crate) enum JvsCommand {
         all: bool,
     },
     /// Check the repository. Exits 0 if healthy, 1 with findings, 2 if it could not be examined.
-    #[command(after_help = "Example:\n  jvs doctor\n  jvs doctor --strict\n  jvs doctor --repair")]
-    Doctor {
-        /// Also check for litter, stored snapshots and the clock.
-        #[arg(long)]
-        strict: bool,
-        /// Repair findings that can be repaired; implies --strict. Never removes a published snapshot, nor
-        /// anything of a worktree whose sequence is damaged.
-        #[arg(long)]
-        repair: bool,
-    },
+    Doctor(DoctorArgs),
     /// Print shell completions.
     #[command(
         after_help = "Example:\n  jvs completions bash > ~/.local/share/bash-completion/completions/jvs"
@@ -105,7 +115,8 @@ pub(crate) enum JvsCommand {
 }
 
 #[derive(clap::Args)]
-#[command(after_help = "Example:\n  jvs init\n  jvs init /mnt/shared/models --lease-duration-ms 60000")]
+#[command(after_help = "Example:\n  jvs init\n  jvs init /mnt/shared/models --lease-duration 1m\n  \
+                         chgrp team /mnt/shared/models && jvs init /mnt/shared/models --shared")]
 pub(crate) struct Init {
     /// Directory of the repository; created if it does not exist.
     #[arg(default_value = ".")]
@@ -116,6 +127,9 @@ pub(crate) struct Init {
     /// Whether the first worktree has a single writer.
     #[arg(long, default_value = "exclusive")]
     pub(crate) mode: ModeArg,
+    /// Let all users of the directory's group use the repository.
+    #[arg(long)]
+    pub(crate) shared: bool,
     #[command(flatten)]
     pub(crate) policy: PolicyArgs,
 }
@@ -154,13 +168,16 @@ pub(crate) enum WorktreeCommand {
 pub(crate) enum LockCommand {
     /// Acquire the lock, or steal it if its lease expired long enough ago.
     #[command(
-        after_help = "Example:\n  export JVS_SESSION_ID=$(jvs lock acquire --json | jq -r .data.lock.session_id)"
+        after_help = "Example:\n  export JVS_SESSION_ID=$(jvs lock acquire --json | jq -r .data.lock.session_id)\n  \
+                      jvs lock acquire --wait=5m --lease-duration 1h"
     )]
     Acquire {
         #[command(flatten)]
         target: WorktreeArg,
         #[command(flatten)]
         policy: PolicyArgs,
+        #[command(flatten)]
+        wait: WaitArg,
     },
     /// Renew the lease: it then expires one lease duration from now.
     #[command(after_help = "Example:\n  jvs lock renew --session-id s-2f6c...")]
@@ -199,12 +216,14 @@ pub(crate) enum LockCommand {
                   JVS_REPO. When the lock is lost, its process group is killed at once, and jvs exits with \
                   the code of the error (21, 22, 24 or 1). When the command ends, the rest of its process \
                   group is stopped and the lock is released.\n\n\
-                  Example:\n  jvs run -- make all\n  jvs run -- sh -c 'train.sh && jvs snapshot \"epoch 3\"'")]
+                  Example:\n  jvs run -- make all\n  jvs run --wait=10m -- ./nightly.sh\n  jvs run -- sh -c 'train.sh && jvs snapshot \"epoch 3\"'")]
 pub(crate) struct JvsRunArgs {
     #[command(flatten)]
     pub(crate) target: WorktreeArg,
     #[command(flatten)]
     pub(crate) policy: PolicyArgs,
+    #[command(flatten)]
+    pub(crate) wait: WaitArg,
     /// Command and arguments.
     #[arg(last = true, required = true, num_args = 1..)]
     pub(crate) command: Vec<OsString>,
@@ -212,6 +231,7 @@ pub(crate) struct JvsRunArgs {
 
 #[derive(clap::Args)]
 #[command(
+    args_conflicts_with_subcommands = true,
     after_help = "In an exclusive worktree a quiesced snapshot needs the lock; it fails if the tree changes \
                   while it is read. A best_effort snapshot needs no lock and tolerates changes, and keeps \
                   that risk label for ever; taken without the lock it does not move the head.\n\n\
@@ -219,6 +239,8 @@ pub(crate) struct JvsRunArgs {
                   jvs snapshot --consistency best_effort"
 )]
 pub(crate) struct SnapshotArgs {
+    #[command(subcommand)]
+    pub(crate) command: Option<SnapshotCommand>,
     /// Note for the history, on one line.
     #[arg(value_parser = one_line)]
     pub(crate) note: Option<String>,
@@ -234,10 +256,12 @@ pub(crate) struct SnapshotArgs {
 #[derive(clap::Args)]
 #[command(
     after_help = "The worktree's directory is replaced atomically: a shell in that directory must `cd` \
-                  into it again.\n\nExample:\n  jvs restore head --discard-changes\n  jvs restore 20261115t0812"
+                  into it again. Files that change while they are replaced are kept in .jvs/rescued.\n\n\
+                  Example:\n  jvs restore head --preview\n  jvs restore head --discard-changes\n  \
+                  jvs restore 20261115t0812\n  jvs restore before-upgrade --path etc/app.conf"
 )]
 pub(crate) struct Restore {
-    /// Snapshot id, unique prefix of an id, or `head`.
+    /// Snapshot id, unique prefix of an id, tag, or `head`.
     pub(crate) snapshot: String,
     #[command(flatten)]
     pub(crate) target: WorktreeArg,
@@ -246,6 +270,34 @@ pub(crate) struct Restore {
     /// Discard changes that are in no snapshot.
     #[arg(long)]
     pub(crate) discard_changes: bool,
+    /// List what would change, and change nothing. Needs no lock.
+    #[arg(long, conflicts_with = "discard_changes")]
+    pub(crate) preview: bool,
+    /// Restore only this path, and everything below it; repeatable. The head does not move.
+    #[arg(long, value_name = "PATH", conflicts_with = "preview")]
+    pub(crate) path: Vec<PathBuf>,
+}
+
+#[derive(clap::Args)]
+#[command(
+    after_help = "Example:\n  jvs doctor\n  jvs doctor --strict\n  jvs doctor --repair\n  jvs doctor --purge"
+)]
+#[expect(clippy::struct_excessive_bools, reason = "each is a flag of the command line")]
+pub(crate) struct DoctorArgs {
+    /// Also check for litter, stored snapshots and the clock.
+    #[arg(long)]
+    pub(crate) strict: bool,
+    /// Repair findings that can be repaired; implies --strict. Never removes a published snapshot, nor anything of
+    /// a worktree whose sequence is damaged. Removed files go to .jvs/trash.
+    #[arg(long)]
+    pub(crate) repair: bool,
+    /// Continue damaged sequences after every number that may have been used, and list their snapshots again;
+    /// implies --repair. Only without a backup of .jvs/locks, and with all users of the repository stopped.
+    #[arg(long)]
+    pub(crate) accept_loss: bool,
+    /// Delete the content of .jvs/trash for good.
+    #[arg(long)]
+    pub(crate) purge: bool,
 }
 
 #[derive(clap::Args)]
@@ -260,36 +312,6 @@ pub(crate) struct SessionArg {
     /// Session that holds the lock, as printed by `jvs lock acquire`.
     #[arg(long, env = "JVS_SESSION_ID", value_name = "ID")]
     pub(crate) session_id: Option<SessionId>,
-}
-
-#[derive(clap::Args)]
-#[expect(clippy::struct_field_names, reason = "the unit belongs in the name, and the names are the flags")]
-pub(crate) struct PolicyArgs {
-    /// Lease duration without renewal [default: 30000, or as set by init or worktree add].
-    #[arg(long, value_name = "MS")]
-    lease_duration_ms: Option<u64>,
-    /// Interval between renewals, at most half the lease duration [default: 10000, or as set by init or
-    /// worktree add].
-    #[arg(long, value_name = "MS")]
-    renew_interval_ms: Option<u64>,
-    /// Maximum clock skew [default: 2000, or as set by init or worktree add].
-    #[arg(long, value_name = "MS")]
-    max_clock_skew_ms: Option<u64>,
-    /// Delay of a steal after expiry and skew [default: 1000, or as set by init or worktree add].
-    #[arg(long, value_name = "MS")]
-    steal_grace_ms: Option<u64>,
-}
-
-impl PolicyArgs {
-    /// The values set on the command line.
-    pub(crate) fn changes(&self) -> PolicyChanges {
-        PolicyChanges {
-            lease_duration_ms: self.lease_duration_ms,
-            renew_interval_ms: self.renew_interval_ms,
-            max_clock_skew_ms: self.max_clock_skew_ms,
-            steal_grace_ms: self.steal_grace_ms,
-        }
-    }
 }
 
 #[derive(Clone, Copy, ValueEnum)]
@@ -327,10 +349,16 @@ impl From<ConsistencyArg> for Consistency {
     }
 }
 
+/// The longest note, in bytes.
+const NOTE_BYTES_MAX: usize = 1024;
+
 /// Lists print a note on one line, and control characters could manipulate the terminal.
 fn one_line(text: &str) -> Result<String, &'static str> {
     if text.chars().any(char::is_control) {
         return Err("a note must be one line without control characters");
+    }
+    if text.len() > NOTE_BYTES_MAX {
+        return Err("a note must be at most 1024 bytes");
     }
     Ok(text.to_owned())
 }

@@ -6,19 +6,25 @@ use serde_json::{Value, json};
 use worktree::clock::Millis;
 use worktree::doctor::{DoctorReport, DoctorRequest};
 use worktree::error::{Error, Result};
+use worktree::history::DamagedRecord;
+use worktree::history_filter::HistoryFilter;
 use worktree::holder::HolderId;
 use worktree::ids::SnapshotId;
 use worktree::lock::{AcquireRequest, ReleaseOutcome};
 use worktree::policy::LockPolicy;
 use worktree::repo::{NewWorktree, Repo};
-use worktree::restore::RestoreRequest;
 use worktree::snapshot::{Descriptor, SnapshotRequest};
 use worktree::status::{LockState, Status};
+use worktree::tree::RelPath;
 use worktree::worktree::{Mode, PayloadPath, Worktree};
 
-use crate::args::{Init, LockCommand, PolicyArgs, Restore, SnapshotArgs, WorktreeArg, WorktreeCommand};
-use crate::context::{RepoContext, default_worktree, real_path, required, system_env};
+use crate::args::{DoctorArgs, Init, LockCommand, SnapshotArgs, WorktreeArg, WorktreeCommand};
+use crate::context::{RepoContext, allow_group, default_worktree, real_path, required, system_env};
 use crate::output::CommandOutput;
+use crate::policy_args::PolicyArgs;
+use crate::restoring::settled_note;
+use crate::snapshot_args::HistoryArgs;
+use crate::waiting::WaitArg;
 use cli::progress::ByteProgress;
 
 /// `jvs init`
@@ -27,7 +33,12 @@ pub(crate) fn init(args: &Init) -> Result<CommandOutput> {
     let env = system_env()?;
     std::fs::create_dir_all(&args.dir).map_err(|cause| Error::io("create", &args.dir, &cause))?;
     let root = real_path(&args.dir)?;
-    let repo = Repo::init(env, &root, policy)?;
+    let repo = if args.shared {
+        allow_group();
+        Repo::init_shared(env, &root, policy)?
+    } else {
+        Repo::init(env, &root, policy)?
+    };
     let worktree_id = args.worktree.clone().unwrap_or_else(default_worktree);
     let path = std::path::PathBuf::from(worktree_id.as_str()).try_into()?;
     let worktree = repo.add_worktree(NewWorktree { worktree_id, path, mode: args.mode.into(), policy })?;
@@ -69,8 +80,8 @@ pub(crate) fn worktree(context: &RepoContext, command: &WorktreeCommand) -> Resu
 /// `jvs lock …`
 pub(crate) fn lock(context: &RepoContext, command: &LockCommand) -> Result<CommandOutput> {
     match command {
-        LockCommand::Acquire { target, policy } => acquire(context, target, policy, false),
-        LockCommand::Steal { target, policy } => acquire(context, target, policy, true),
+        LockCommand::Acquire { target, policy, wait } => acquire(context, target, policy, Some(wait)),
+        LockCommand::Steal { target, policy } => acquire(context, target, policy, None),
         LockCommand::Renew { target, session } => {
             let session = required(session.session_id.as_ref())?;
             let worktree = context.worktree(target)?;
@@ -93,7 +104,7 @@ pub(crate) fn lock(context: &RepoContext, command: &LockCommand) -> Result<Comma
         }
         LockCommand::Status { target } => {
             let status = context.repo.status(&context.worktree(target)?)?;
-            let text = describe(&status);
+            let text = describe_status(&status);
             Ok(CommandOutput::new(status, text))
         }
     }
@@ -127,10 +138,17 @@ pub(crate) fn snapshot(context: &RepoContext, args: &SnapshotArgs) -> Result<Com
 }
 
 /// `jvs history`
-pub(crate) fn history(context: &RepoContext, target: &WorktreeArg, limit: usize) -> Result<CommandOutput> {
-    let worktree = context.worktree(target)?;
-    let head = context.repo.head(&worktree)?;
-    let snapshots = context.repo.history(&worktree, limit)?;
+pub(crate) fn history(context: &RepoContext, args: &HistoryArgs) -> Result<CommandOutput> {
+    let worktree = context.worktree(&args.target)?;
+    let path = args.path.as_deref().map(RelPath::parse).transpose()?;
+    let filter = HistoryFilter { note: args.grep.clone(), path, tagged: args.tagged };
+    let limit = if filter.is_empty() { args.limit } else { usize::MAX };
+    let listing = context.repo.history_listing(&worktree, limit)?;
+    let (head, any) = (listing.head, !listing.snapshots.is_empty());
+    let listed = |head: &SnapshotId| listing.snapshots.iter().any(|one| one.snapshot_id == *head);
+    let foreign_head = head.as_ref().filter(|head| listing.snapshots.len() < limit && !listed(head));
+    let snapshots = context.repo.filtered(&listing.snapshots, &filter, args.limit)?;
+    let tags = context.repo.tags()?;
     let is_head = |id: &SnapshotId| head.as_ref() == Some(id);
     let data: Vec<Value> =
         snapshots.iter().map(|one| snapshot_data(one, is_head(&one.snapshot_id))).collect();
@@ -139,17 +157,27 @@ pub(crate) fn history(context: &RepoContext, target: &WorktreeArg, limit: usize)
         let mark = if is_head(&one.snapshot_id) { '*' } else { ' ' };
         let risk = if one.risk.is_some() { " [risk: best_effort]" } else { "" };
         let note = one.note.as_deref().unwrap_or("");
+        let tagged = tags.iter().filter(|tag| tag.snapshot_id == one.snapshot_id);
+        let tags = tagged.fold(String::new(), |text, tag| format!("{text} [{}]", tag.tag));
         let (id, time) = (&one.snapshot_id, one.created_at.rfc3339());
-        writeln!(text, "{mark} {id}  {time}  {:>7} files {:>12} bytes  {note}{risk}", one.files, one.bytes)
-            .expect("a string");
+        writeln!(
+            text,
+            "{mark} {id}  {time}  {:>7} files {:>12} bytes  {note}{tags}{risk}",
+            one.files, one.bytes
+        )
+        .expect("a string");
     }
-    if snapshots.is_empty() {
-        text.push_str("no snapshots yet; take one with `jvs snapshot`");
+    if snapshots.is_empty() && listing.damaged.is_empty() {
+        let none = "no snapshots yet; take one with `jvs snapshot`";
+        text.push_str(if any { "no snapshot matches" } else { none });
+    }
+    if let Some(head) = foreign_head {
+        write!(text, "\nthe head is a snapshot of another worktree: {head}").expect("a string");
     }
     text.push_str(shared_note(&worktree));
     let data =
         json!({"worktree_id": worktree.worktree_id, "mode": worktree.mode, "head": head, "snapshots": data});
-    Ok(CommandOutput::new(data, text))
+    Ok(CommandOutput::new(data, text).with_damaged(&listing.damaged))
 }
 
 /// `jvs info`
@@ -172,30 +200,6 @@ pub(crate) fn info(context: &RepoContext, target: &WorktreeArg, name: &str) -> R
     Ok(CommandOutput::new(data, text))
 }
 
-/// `jvs restore`
-pub(crate) fn restore(context: &RepoContext, args: &Restore) -> Result<CommandOutput> {
-    let worktree = context.worktree(&args.target)?;
-    let snapshot = context.repo.find(&worktree, &args.snapshot)?;
-    let bar = ByteProgress::new("restoring", context.json);
-    let request = RestoreRequest {
-        session: args.session.session_id.clone(),
-        discard_changes: args.discard_changes,
-        progress: &bar,
-    };
-    context.repo.restore(&worktree, &snapshot, &request)?;
-    drop(bar);
-    let files = context.repo.payload(&worktree);
-    let text = format!(
-        "restored {} into {}; a shell in that directory must `cd` into it again{}",
-        snapshot.snapshot_id,
-        files.display(),
-        shared_note(&worktree)
-    );
-    let data =
-        json!({"worktree_id": worktree.worktree_id, "snapshot_id": snapshot.snapshot_id, "files": files});
-    Ok(CommandOutput::new(data, text))
-}
-
 /// `jvs verify`
 pub(crate) fn verify(
     context: &RepoContext,
@@ -204,25 +208,35 @@ pub(crate) fn verify(
     all: bool,
 ) -> Result<CommandOutput> {
     let worktree = context.worktree(target)?;
-    let snapshots = if all {
-        context.repo.history(&worktree, usize::MAX)?
+    let (snapshots, mut damaged) = if all {
+        let listing = context.repo.history_listing(&worktree, usize::MAX)?;
+        (listing.snapshots, listing.damaged)
     } else {
-        vec![context.repo.find(&worktree, name)?]
+        (vec![context.repo.find(&worktree, name)?], Vec::new())
     };
     let bar = ByteProgress::new("verifying", context.json);
-    let verified: Vec<_> =
-        snapshots.iter().map(|snapshot| context.repo.verify(snapshot, &bar)).collect::<Result<_>>()?;
-    drop(bar);
-    let mut text = String::new();
-    for one in &verified {
-        writeln!(text, "intact {} content_hash={}", one.snapshot_id, one.content_hash).expect("a string");
+    let (mut verified, mut text) = (Vec::new(), String::new());
+    for snapshot in &snapshots {
+        match context.repo.verify(snapshot, &bar) {
+            Ok(one) => {
+                writeln!(text, "intact {} content_hash={}", one.snapshot_id, one.content_hash)
+                    .expect("a string");
+                verified.push(one);
+            }
+            Err(error) if !all => return Err(error),
+            Err(error) => {
+                damaged.push(DamagedRecord { subject: snapshot.snapshot_id.to_string(), error });
+            }
+        }
     }
-    Ok(CommandOutput::new(json!({"verified": verified}), text))
+    drop(bar);
+    Ok(CommandOutput::new(json!({"verified": verified}), text).with_damaged(&damaged))
 }
 
 /// `jvs doctor`
-pub(crate) fn doctor(context: &RepoContext, strict: bool, repair: bool) -> Result<CommandOutput> {
-    let report = context.repo.doctor(DoctorRequest { strict, repair })?;
+pub(crate) fn doctor(context: &RepoContext, args: &DoctorArgs) -> Result<CommandOutput> {
+    let DoctorArgs { strict, repair, accept_loss, purge } = *args;
+    let report = context.repo.doctor(DoctorRequest { strict, repair, accept_loss, purge })?;
     let text = describe_report(&report);
     let exit_code = u8::from(!report.is_healthy());
     let mut data = serde_json::to_value(&report).expect("a report is plain data");
@@ -241,33 +255,46 @@ fn acquire(
     context: &RepoContext,
     target: &WorktreeArg,
     policy: &PolicyArgs,
-    only_steal: bool,
+    wait: Option<&WaitArg>,
 ) -> Result<CommandOutput> {
     let worktree = context.worktree(target)?;
     let request = AcquireRequest {
         // This process ends at once, so its parent is recorded as the holder.
         holder: HolderId::parent_process(),
         policy: worktree.policy.with(&policy.changes())?,
-        only_steal,
+        only_steal: wait.is_none(),
         on_watch: &announce_watch,
     };
-    let acquired = context.repo.acquire(&worktree, &request)?;
+    let acquired = match wait {
+        Some(wait) => wait.acquire(context, &worktree, &request)?,
+        None => context.repo.acquire(&worktree, &request)?,
+    };
     let lock = &acquired.lock;
     let verb = if acquired.stolen_from.is_some() { "stolen" } else { "acquired" };
     let text = format!(
-        "{verb} worktree={} fencing_token={} lease_expires_at={}\nto use the lock: export JVS_SESSION_ID={}",
+        "{verb} worktree={} fencing_token={} lease_expires_at={}\nto use the lock: export JVS_SESSION_ID={}{}",
         lock.worktree_id,
         lock.fencing_token,
         lock.lease_expires_at.rfc3339(),
-        lock.session_id
+        lock.session_id,
+        settled_note(&acquired.settled)
     );
-    Ok(CommandOutput::new(json!({"lock": lock, "stolen_from": acquired.stolen_from}), text))
+    let data = json!({"lock": lock, "stolen_from": acquired.stolen_from, "settled": acquired.settled});
+    Ok(CommandOutput::new(data, text))
 }
 
 fn list_worktrees(repo: &Repo) -> Result<CommandOutput> {
     let (mut data, mut text) = (Vec::new(), String::new());
-    for worktree in repo.worktrees()? {
-        let status = repo.status(&worktree)?;
+    let listing = repo.worktree_listing()?;
+    let mut damaged = listing.damaged;
+    for worktree in listing.worktrees {
+        let status = match repo.status(&worktree) {
+            Ok(status) => status,
+            Err(error) => {
+                damaged.push(DamagedRecord { subject: worktree.worktree_id.to_string(), error });
+                continue;
+            }
+        };
         let head = status.head.as_ref().map_or("none", SnapshotId::as_str);
         let (id, path) = (&worktree.worktree_id, worktree.path.as_path().display());
         writeln!(text, "{id}  {path}  {}  head={head}", lock_state_name(&status)).expect("a string");
@@ -276,10 +303,10 @@ fn list_worktrees(repo: &Repo) -> Result<CommandOutput> {
         value["head"] = json!(status.head);
         data.push(value);
     }
-    if data.is_empty() {
+    if data.is_empty() && damaged.is_empty() {
         text.push_str("no worktrees; add one with `jvs worktree add`");
     }
-    Ok(CommandOutput::new(json!({"worktrees": data}), text))
+    Ok(CommandOutput::new(json!({"worktrees": data}), text).with_damaged(&damaged))
 }
 
 fn lock_state_name(status: &Status) -> &'static str {
@@ -293,7 +320,7 @@ fn lock_state_name(status: &Status) -> &'static str {
     }
 }
 
-fn describe(status: &Status) -> String {
+pub(crate) fn describe_status(status: &Status) -> String {
     let head = status.head.as_ref().map_or("none", SnapshotId::as_str);
     let mut text = format!("{} {} head={head}", status.worktree_id, lock_state_name(status));
     if let (Some(lock), Some(stealable_at)) = (&status.lock, status.stealable_at) {
@@ -321,12 +348,20 @@ fn describe_report(report: &DoctorReport) -> String {
             .expect("a string");
     }
     let verdict = if report.is_healthy() { "healthy" } else { "not healthy" };
+    let skew = report.clock_skew_ms.map_or("unknown".to_owned(), |skew| skew.to_string());
     write!(
         text,
-        "{verdict}: worktrees={} entries={} snapshots={} clock_skew_ms={}",
-        report.worktrees, report.entries, report.snapshots, report.clock_skew_ms
+        "{verdict}: worktrees={} entries={} snapshots={} clock_skew_ms={skew}",
+        report.worktrees, report.entries, report.snapshots
     )
     .expect("a string");
+    if report.purged.items > 0 {
+        write!(text, "\npurged: items={}", report.purged.items).expect("a string");
+    }
+    if report.trash.items > 0 {
+        let items = report.trash.items;
+        write!(text, "\nin the trash: items={items}; `jvs doctor --purge` deletes them").expect("a string");
+    }
     text
 }
 
@@ -337,7 +372,7 @@ fn snapshot_data(snapshot: &Descriptor, is_head: bool) -> Value {
 }
 
 /// A warning for shared worktrees.
-fn shared_note(worktree: &Worktree) -> &'static str {
+pub(crate) fn shared_note(worktree: &Worktree) -> &'static str {
     match worktree.mode {
         Mode::Exclusive => "",
         Mode::Shared => {

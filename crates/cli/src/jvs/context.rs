@@ -4,6 +4,8 @@ use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use rustix::fs::Mode;
+use rustix::process::umask;
 use system::xdg;
 use worktree::env::Env;
 use worktree::error::{Error, ErrorClass, Result};
@@ -36,6 +38,9 @@ impl RepoContext {
             })?,
         };
         let repo = Repo::open(system_env()?, &root)?;
+        if repo.record().shared {
+            allow_group();
+        }
         Ok(Self { repo, json: args.json, working_dir })
     }
 
@@ -63,6 +68,11 @@ impl RepoContext {
 pub(crate) fn system_env() -> Result<Env> {
     let sessions = SessionStore::new(Arc::new(RealFs), state_dir()?.join("sessions"));
     Ok(Env::system(sessions))
+}
+
+/// Lets the group write to new files, also to those of a command of `jvs run`.
+pub(crate) fn allow_group() {
+    umask(Mode::WOTH);
 }
 
 /// The worktree that `init` creates, and the default selection.

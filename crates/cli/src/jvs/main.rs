@@ -7,8 +7,16 @@
 mod output;
 mod args;
 mod commands;
+mod compare;
 mod context;
+mod copies;
+mod names;
+mod policy_args;
+mod restoring;
+mod retention;
 mod run;
+mod snapshot_args;
+mod waiting;
 
 use std::io::Write;
 use std::process::ExitCode;
@@ -21,6 +29,7 @@ use worktree::error::{Error, ErrorClass};
 use crate::args::{JvsArgs, JvsCommand};
 use crate::context::RepoContext;
 use crate::output::CommandOutput;
+use crate::snapshot_args::SnapshotCommand;
 
 fn main() -> ExitCode {
     if let Some(code) = become_command("jvs") {
@@ -35,7 +44,7 @@ fn main() -> ExitCode {
     match dispatch(&args) {
         Ok(output) => output.print(args.json),
         // Exit code 2: distinguishes an examination that failed from one with findings.
-        Err(error) if matches!(args.command, JvsCommand::Doctor { .. }) => {
+        Err(error) if matches!(args.command, JvsCommand::Doctor(_)) => {
             output::print_error(&error, args.json, 2)
         }
         Err(error) => output::print_error(&error, args.json, error.class().exit_code()),
@@ -81,12 +90,23 @@ fn dispatch(args: &JvsArgs) -> Result<CommandOutput, Error> {
         JvsCommand::Worktree { command } => commands::worktree(&context, command),
         JvsCommand::Lock { command } => commands::lock(&context, command),
         JvsCommand::Run(run) => run::run(&context, run),
-        JvsCommand::Snapshot(snapshot) => commands::snapshot(&context, snapshot),
-        JvsCommand::History { target, limit } => commands::history(&context, target, *limit),
+        JvsCommand::Snapshot(snapshot) => match &snapshot.command {
+            Some(SnapshotCommand::Rm(args)) => retention::remove(&context, args),
+            None => commands::snapshot(&context, snapshot),
+        },
+        JvsCommand::Fork(fork) => copies::fork(&context, fork),
+        JvsCommand::Clone(clone) => copies::clone(&context, clone),
+        JvsCommand::Gc(gc) => retention::gc(&context, gc),
+        JvsCommand::History(history) => commands::history(&context, history),
+        JvsCommand::Diff(diff) => compare::diff(&context, diff),
+        JvsCommand::Status(status) => compare::status(&context, status),
+        JvsCommand::Show(show) => compare::show(&context, show),
+        JvsCommand::Tag { command } => names::tag(&context, command),
+        JvsCommand::Pin { command } => names::pin(&context, command),
         JvsCommand::Info { target, snapshot } => commands::info(&context, target, snapshot),
-        JvsCommand::Restore(restore) => commands::restore(&context, restore),
+        JvsCommand::Restore(restore) => restoring::restore(&context, restore),
         JvsCommand::Verify { target, snapshot, all } => commands::verify(&context, target, snapshot, *all),
-        JvsCommand::Doctor { strict, repair } => commands::doctor(&context, *strict, *repair),
+        JvsCommand::Doctor(doctor) => commands::doctor(&context, doctor),
     }
 }
 

@@ -7,6 +7,7 @@ use cli::untrusted::escape_lines;
 use serde::Serialize;
 use serde_json::{Value, json};
 use worktree::error::Error;
+use worktree::history::DamagedRecord;
 use worktree::record::with_rfc3339;
 
 /// The result of a command.
@@ -26,6 +27,21 @@ impl CommandOutput {
     /// The same with another exit code.
     pub(crate) fn with_exit_code(mut self, exit_code: u8) -> Self {
         self.exit_code = exit_code;
+        self
+    }
+
+    /// The same with the records that could not be read: a list in the data, a line each, and exit code 1.
+    pub(crate) fn with_damaged(mut self, damaged: &[DamagedRecord]) -> Self {
+        if damaged.is_empty() {
+            return self;
+        }
+        let entry = |one: &DamagedRecord| json!({"subject": one.subject, "class": one.error.class().name(), "detail": one.error.detail()});
+        self.data["damaged"] = damaged.iter().map(entry).collect();
+        for one in damaged {
+            let line = format!("\ndamaged {}: {}", one.subject, one.error);
+            self.text = self.text.trim_end().to_owned() + &line;
+        }
+        self.exit_code = 1;
         self
     }
 

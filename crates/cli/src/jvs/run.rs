@@ -21,11 +21,13 @@ use crate::args::JvsRunArgs;
 use crate::commands::announce_watch;
 use crate::context::RepoContext;
 use crate::output::CommandOutput;
+use crate::restoring::settled_note;
 
 /// Runs the command under the lock, and passes its exit code on.
 pub(crate) fn run(context: &RepoContext, args: &JvsRunArgs) -> Result<CommandOutput> {
     let worktree = context.worktree(&args.target)?;
-    let acquired = context.repo.acquire(
+    let acquired = args.wait.acquire(
+        context,
         &worktree,
         &AcquireRequest {
             holder: HolderId::this_process(),
@@ -34,7 +36,10 @@ pub(crate) fn run(context: &RepoContext, args: &JvsRunArgs) -> Result<CommandOut
             on_watch: &announce_watch,
         },
     )?;
-    // Not earlier, so that a long watch can be interrupted; and before the command or another thread starts,
+    if !acquired.settled.is_empty() {
+        eprintln!("jvs: {}", settled_note(&acquired.settled).trim_start());
+    }
+    // Not earlier, so that a wait or a watch can be interrupted; and before the command or another thread starts,
     // so that every later signal arrives through the descriptor.
     let ended = Signals::take().map_err(not_made("signalfd")).and_then(|signals| {
         let (woken, wake) = std::io::pipe().map_err(not_made("pipe"))?;

@@ -6,7 +6,6 @@ use crate::error::{ErrorContext, Result};
 use crate::fs::absent_is_none;
 use crate::ids::{FencingToken, SnapshotId, WorktreeId};
 use crate::lease::{self, LeaseState};
-use crate::probe;
 use crate::repo::Repo;
 use crate::session::LockSession;
 use crate::snapshot::SnapshotIntent;
@@ -23,6 +22,7 @@ impl Checkup<'_> {
         for worktree in worktrees {
             self.check_stages(worktree)?;
         }
+        self.check_rescued()?;
         self.check_sessions()
     }
 
@@ -34,9 +34,9 @@ impl Checkup<'_> {
             let meta = absent_is_none(repo.env.fs.meta(&path)).doing("stat", &path)?;
             let Some(meta) = meta else { continue };
             if gone.unwrap_or_else(|| self.is_ancient(meta.modified)) {
-                let detail = "a command that did not finish left this temporary file";
+                let (detail, now) = ("a command that did not finish left this temporary file", self.now);
                 self.note_or_repair("orphan_temp", shown(&path), detail, |repo| {
-                    absent_is_none(repo.env.fs.remove_file(&path)).doing("remove", &path).map(drop)
+                    repo.move_to_trash(&path, now)
                 });
             }
         }
@@ -66,13 +66,16 @@ impl Checkup<'_> {
             return Ok(());
         }
         if published == Some(true) {
-            let detail = "the snapshot was published, and only its intent is left";
-            self.note_or_repair("intent_left", id.as_str(), detail, |repo| {
-                absent_is_none(repo.env.fs.remove_file(&path)).doing("remove", &path).map(drop)
-            });
+            let (detail, now) = ("the snapshot was published, and only its intent is left", self.now);
+            self.note_or_repair("intent_left", id.as_str(), detail, |repo| repo.move_to_trash(&path, now));
         } else if published == Some(false) && abandoned {
             let detail = "the snapshot was begun and never published; it is hidden and occupies disk space";
-            self.note_or_repair("partial_snapshot", id.as_str(), detail, |repo| repo.discard_snapshot(id));
+            let now = self.now;
+            self.note_or_repair("partial_snapshot", id.as_str(), detail, |repo| {
+                // The intent last: a descriptor without an intent means "published".
+                repo.move_to_trash(&repo.layout.snapshot(id), now)?;
+                repo.move_to_trash(&path, now)
+            });
         }
         Ok(())
     }
@@ -95,7 +98,7 @@ impl Checkup<'_> {
         }
         let in_progress = match worktree.mode {
             Mode::Exclusive => {
-                let now = probe::read(&repo.env, &repo.layout)?.now;
+                let now = self.lease_time();
                 let view = View::read(&repo.env, &repo.layout, &worktree.worktree_id)?;
                 view.lock.is_some_and(|lock| lease::lease_state(&lock, &now) == LeaseState::Live)
             }
@@ -107,7 +110,21 @@ impl Checkup<'_> {
         }
         let path = repo.layout.restores(&worktree.worktree_id);
         let detail = "a restore was interrupted; the next acquire would also settle it";
-        self.note_or_repair("restore_left", shown(&path), detail, |repo| repo.settle(worktree));
+        self.note_or_repair("restore_left", shown(&path), detail, |repo| repo.settle(worktree).map(drop));
+        Ok(())
+    }
+
+    /// Files that restores replaced and kept: work that is in no snapshot, so only a person may remove it.
+    fn check_rescued(&mut self) -> Result<()> {
+        let (fs, all) = (&self.repo.env.fs, self.repo.layout.all_rescued());
+        for worktree in absent_is_none(fs.list(&all)).doing("list", &all)?.unwrap_or_default() {
+            let dir = all.join(worktree);
+            for name in absent_is_none(fs.list(&dir)).doing("list", &dir)?.unwrap_or_default() {
+                let detail = "these files changed while a restore replaced them, and are in no snapshot; copy \
+                              what is needed, and remove the directory";
+                self.note("rescued_files", shown(&dir.join(name)), detail);
+            }
+        }
         Ok(())
     }
 

@@ -1,14 +1,13 @@
 //! Locks: the copy for readers, leftover renewals, and the worktree's directory.
 
-use std::ffi::OsString;
-
 use super::{Checkup, shown};
 use crate::atomic;
 use crate::error::{ErrorContext, Result};
-use crate::fs::{Durability, absent_is_none};
+use crate::fs::{Durability, FileKind, absent_is_none};
 use crate::ids::{FencingToken, WorktreeId};
 use crate::lock;
 use crate::record::LockRecord;
+use crate::sequence::renewed_token;
 use crate::view::View;
 use crate::worktree::Worktree;
 
@@ -32,13 +31,19 @@ impl Checkup<'_> {
     fn check_payload(&mut self, worktree: &Worktree) -> Result<()> {
         let repo = self.repo;
         let path = repo.payload(worktree);
-        let there = absent_is_none(repo.env.fs.meta(&path)).doing("stat", &path)?.is_some();
-        if there {
+        if let Some(meta) = absent_is_none(repo.env.fs.meta(&path)).doing("stat", &path)? {
+            if meta.kind != FileKind::Dir {
+                let detail = "this is not a directory, so the worktree cannot be locked, copied or restored \
+                              safely; move it away and create the directory";
+                self.note("payload_replaced", shown(&path), detail);
+            }
             return Ok(());
         }
         if self.is_whole(&worktree.worktree_id) && repo.has_stages(worktree)? {
             let detail = "a restore was interrupted while it swapped the worktree's directory";
-            self.note_or_repair("payload_missing", shown(&path), detail, |repo| repo.settle(worktree));
+            self.note_or_repair("payload_missing", shown(&path), detail, |repo| {
+                repo.settle(worktree).map(drop)
+            });
         } else {
             let detail =
                 "the worktree's directory is missing; create it and run `jvs restore head --discard-changes`";
@@ -49,7 +54,7 @@ impl Checkup<'_> {
 
     /// The copy may lag behind renewals of the current lock, but must not name another lock.
     fn check_copy(&mut self, worktree: &Worktree, current: Option<&LockRecord>) -> Result<()> {
-        let (repo, id) = (self.repo, &worktree.worktree_id);
+        let (repo, id, now) = (self.repo, &worktree.worktree_id, self.now);
         let path = repo.layout.lock_copy(id);
         let copy = absent_is_none(repo.env.fs.read(&path)).doing("read", &path)?;
         let shown_token = copy.as_ref().map(|bytes| serde_json::from_slice::<LockRecord>(bytes).ok());
@@ -68,7 +73,7 @@ impl Checkup<'_> {
                 atomic::replace(&repo.env, &repo.layout.tmp(), &path, &bytes, Durability::Lazy)
                     .doing("write", &path)
             }
-            None => repo.env.fs.remove_file(&path).doing("remove", &path),
+            None => repo.move_to_trash(&path, now),
         });
         Ok(())
     }
@@ -80,19 +85,16 @@ impl Checkup<'_> {
             |token: &FencingToken| token.entry() <= view.newest.n && Some(*token) != view.state().held;
         for token in self.renewals(&worktree.worktree_id)?.into_iter().filter(is_over) {
             let path = self.repo.layout.renewal(&worktree.worktree_id, token);
-            let detail = "the renewal belongs to a tenure that has ended";
-            self.note_or_repair("renewal_left", shown(&path), detail, |repo| {
-                absent_is_none(repo.env.fs.remove_file(&path)).doing("remove", &path).map(drop)
-            });
+            let (detail, now) = ("the renewal belongs to a tenure that has ended", self.now);
+            self.note_or_repair("renewal_left", shown(&path), detail, |repo| repo.move_to_trash(&path, now));
         }
         Ok(())
     }
 
     /// The tokens of all renewals of one worktree, in no order.
-    pub(super) fn renewals(&self, id: &WorktreeId) -> Result<Vec<FencingToken>> {
+    fn renewals(&self, id: &WorktreeId) -> Result<Vec<FencingToken>> {
         let dir = self.repo.layout.sequence(id);
         let names = absent_is_none(self.repo.env.fs.list(&dir)).doing("list", &dir)?.unwrap_or_default();
-        let token_of = |name: &OsString| name.to_str()?.strip_suffix(".renew")?.parse().ok();
-        Ok(names.iter().filter_map(token_of).map(FencingToken).collect())
+        Ok(names.iter().filter_map(renewed_token).collect())
     }
 }

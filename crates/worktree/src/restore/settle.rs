@@ -3,21 +3,23 @@
 //!
 //! A stage is first renamed to a unique name, which makes a late swap fail, by its owner or by another
 //! process that is settling it. Then it is swapped in if the restore was committed, was the last change of
-//! the head, has not been swapped in yet, and the worktree's files are still those that it replaces. Then it
-//! is removed. Once renamed, a stage has no effect, so a failure to remove it is ignored: the next settling
+//! the head, has not been swapped in yet, and the worktree's files are still those that it replaces. A swap that
+//! fails is undone (`undo`). Then the stage is removed; the replaced files in it are kept if they changed
+//! (`old_tree`). Once renamed, a stage has no effect, so a failure to remove it is ignored: the next settling
 //! retries, and `doctor` reports it.
 //!
 //! The next holder of the lock settles every stage. Other processes settle only stages whose maker has ended.
 
 use std::collections::BTreeSet;
-use std::io;
 use std::path::{Path, PathBuf};
 
-use super::{OLD, RECORD, StageRecord, SwapTarget, TREE};
+use serde::Serialize;
+
+use super::{OLD, RECORD, StageRecord, Swap, SwapTarget, TREE};
 use crate::atomic::maker_is_gone;
 use crate::error::{Error, ErrorClass, ErrorContext, Result};
 use crate::fs::absent_is_none;
-use crate::ids::random_hex;
+use crate::ids::{EntryNumber, SnapshotId, random_hex};
 use crate::lock::AcquiredLock;
 use crate::probe;
 use crate::record::EntryEvent;
@@ -25,6 +27,29 @@ use crate::repo::Repo;
 use crate::sequence::Sequence;
 use crate::tree::{self, Root};
 use crate::worktree::Worktree;
+
+/// What became of a committed restore that its own process did not finish.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum SettledOutcome {
+    /// Its files are in the worktree now.
+    Finished,
+    /// Its files could not be swapped in, and an entry put the head back.
+    Undone,
+    /// The worktree was written to since, or its head moved: the files stay as they are.
+    Skipped,
+}
+
+/// A committed restore of another process that was settled.
+#[derive(Clone, Debug, Serialize)]
+pub struct SettledRestore {
+    /// The snapshot that was restored.
+    pub snapshot_id: SnapshotId,
+    /// What became of it.
+    pub outcome: SettledOutcome,
+    /// Where the replaced files are kept, if they changed after the restore was committed.
+    pub rescued: Option<PathBuf>,
+}
 
 /// Which stages are settled.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -35,7 +60,7 @@ enum StageFilter {
 
 impl Repo {
     /// Finishes or undoes restores whose makers are gone.
-    pub(crate) fn settle(&self, worktree: &Worktree) -> Result<()> {
+    pub(crate) fn settle(&self, worktree: &Worktree) -> Result<Vec<SettledRestore>> {
         self.settle_stages(worktree, StageFilter::Abandoned)
     }
 
@@ -49,7 +74,8 @@ impl Repo {
         if self.stages(worktree, StageFilter::All)?.is_empty() {
             return Ok(());
         }
-        self.while_renewing(worktree, &acquired.session, || self.settle_stages(worktree, StageFilter::All))?;
+        let settle = || self.settle_stages(worktree, StageFilter::All);
+        acquired.settled = self.while_renewing(worktree, &acquired.session, settle)?;
         let lock = self.lock(worktree);
         acquired.session = lock.session(&acquired.session.session_id)?;
         acquired.lock = lock.check(&acquired.session)?;
@@ -59,67 +85,29 @@ impl Repo {
     /// Takes over every stage but `ours` that may have been committed.
     pub(super) fn take_others(&self, worktree: &Worktree, ours: &Path) -> Result<()> {
         for stage in self.stages(worktree, StageFilter::All)?.into_iter().filter(|stage| stage != ours) {
-            let record = stage.join(RECORD);
             // A stage without a record is still being filled, and its commit will be refused.
-            if absent_is_none(self.env.fs.meta(&record)).doing("stat", &record)?.is_none() {
-                continue;
-            }
+            let Some(record) = self.stage_record(&stage)? else { continue };
             if let Some(taken) = self.take_stage(&stage, worktree)? {
                 self.put_back(&taken, worktree)?;
-                drop(self.discard_stage(&taken));
+                drop(self.remove_old(&taken, Some(&record), worktree));
             }
         }
         Ok(())
     }
 
-    /// Swaps the staged directory with the worktree's; false if another process took the stage over.
-    pub(super) fn swap_in(&self, stage: &Path, worktree: &Worktree) -> Result<bool> {
-        let (fs, tree, target) = (&*self.env.fs, stage.join(TREE), SwapTarget::of(self, worktree)?);
-        let payload = target.path();
-        let there = absent_is_none(fs.meta(&payload)).doing("stat", target.shown())?.is_some();
-        let swapped = match if there { fs.exchange(&tree, &payload) } else { fs.rename(&tree, &payload) } {
-            // Without RENAME_EXCHANGE the directory is missing for a moment; `settle` puts it back after a
-            // crash.
-            Err(cause) if cause.kind() == io::ErrorKind::Unsupported => {
-                fs.rename(&payload, &stage.join(OLD)).and_then(|()| fs.rename(&tree, &payload))
-            }
-            other => other,
-        };
-        if let Err(cause) = swapped {
-            let taken = cause.kind() == io::ErrorKind::NotFound
-                && absent_is_none(fs.meta(stage)).doing("stat", stage)?.is_none();
-            return if taken {
-                Ok(false)
-            } else {
-                Err(Error::io("swap the restored files into", target.shown(), &cause))
-            };
-        }
-        fs.sync_dir(&target.parent()).doing("sync the directory of", target.shown())?;
-        absent_is_none(fs.sync_dir(stage)).doing("sync", stage)?;
-        Ok(true)
-    }
-
-    /// Removes a stage, its record first: a stage without a record is never swapped in.
-    pub(super) fn discard_stage(&self, stage: &Path) -> Result<()> {
-        let record = stage.join(RECORD);
-        absent_is_none(self.env.fs.remove_file(&record)).doing("remove", &record)?;
-        tree::remove(&*self.env.fs, stage)
-    }
-
-    fn settle_stages(&self, worktree: &Worktree, filter: StageFilter) -> Result<()> {
-        let mut settled = BTreeSet::new();
+    fn settle_stages(&self, worktree: &Worktree, filter: StageFilter) -> Result<Vec<SettledRestore>> {
+        let (mut settled, mut taken_stages) = (Vec::new(), BTreeSet::new());
         for _ in 0..ROUNDS {
             let mut stages = self.stages(worktree, filter)?;
-            stages.retain(|stage| !settled.contains(stage));
+            stages.retain(|stage| !taken_stages.contains(stage));
             if stages.is_empty() {
-                return Ok(());
+                return Ok(settled);
             }
             for stage in stages {
                 // If another process was first, the next round finds the stage under its new name.
                 if let Some(taken) = self.take_stage(&stage, worktree)? {
-                    self.finish_if_due(&taken, worktree)?;
-                    drop(self.discard_stage(&taken));
-                    settled.insert(taken);
+                    settled.extend(self.settle_stage(&taken, worktree)?);
+                    taken_stages.insert(taken);
                 }
             }
         }
@@ -161,24 +149,55 @@ impl Repo {
         Ok(renamed.map(|()| taken))
     }
 
-    fn finish_if_due(&self, stage: &Path, worktree: &Worktree) -> Result<()> {
-        let path = stage.join(RECORD);
-        let bytes = absent_is_none(self.env.fs.read(&path)).doing("read", &path)?;
+    /// Finishes, undoes or drops a stage that this process has taken over.
+    fn settle_stage(&self, stage: &Path, worktree: &Worktree) -> Result<Option<SettledRestore>> {
         // A stage without a record, or with a torn one, was never committed.
-        let record = bytes.and_then(|bytes| serde_json::from_slice::<StageRecord>(&bytes).ok());
-        match record {
-            Some(record) if self.is_due(stage, &record, worktree)? => self.swap_in(stage, worktree).map(drop),
-            _ => self.put_back(stage, worktree),
+        let Some(record) = self.stage_record(stage)? else {
+            self.put_back(stage, worktree)?;
+            drop(self.discard_stage(stage));
+            return Ok(None);
+        };
+        let outcome = self.finish_if_due(stage, &record, worktree)?;
+        let rescued = self.remove_old(stage, Some(&record), worktree).unwrap_or_default();
+        // A restore that was swapped in before its process ended is news only if files were kept.
+        let outcome = outcome.or(rescued.as_ref().map(|_| SettledOutcome::Finished));
+        Ok(outcome.map(|outcome| SettledRestore { snapshot_id: record.snapshot_id, outcome, rescued }))
+    }
+
+    fn finish_if_due(
+        &self,
+        stage: &Path,
+        record: &StageRecord,
+        worktree: &Worktree,
+    ) -> Result<Option<SettledOutcome>> {
+        let tree = stage.join(TREE);
+        let staged = absent_is_none(self.env.fs.meta(&tree)).doing("stat", &tree)?;
+        let was_swapped = staged.is_none_or(|meta| meta.inode != record.tree_inode);
+        let Some(n) = self.latest(record, worktree)?.filter(|_| !was_swapped) else {
+            self.put_back(stage, worktree)?;
+            return Ok(None);
+        };
+        if !self.would_lose_nothing(record, worktree)? {
+            self.put_back(stage, worktree)?;
+            return Ok(Some(SettledOutcome::Skipped));
+        }
+        match self.swap_in(stage, worktree) {
+            Ok(Swap::Done) => Ok(Some(SettledOutcome::Finished)),
+            Ok(Swap::TakenOver) => Ok(None),
+            Err(_) if self.is_swapped_in(record, worktree)? => Ok(Some(SettledOutcome::Finished)),
+            // If even the entry cannot be appended, the cause of the failed swap says more.
+            Err(error) => match self.undo_restore(n, worktree) {
+                Ok(()) => {
+                    self.put_back(stage, worktree)?;
+                    Ok(Some(SettledOutcome::Undone))
+                }
+                Err(_) => Err(error),
+            },
         }
     }
 
-    /// Whether the swap is still to be done, and discards nothing that was written later.
-    fn is_due(&self, stage: &Path, record: &StageRecord, worktree: &Worktree) -> Result<bool> {
-        let tree = stage.join(TREE);
-        let staged = absent_is_none(self.env.fs.meta(&tree)).doing("stat", &tree)?;
-        if staged.is_none_or(|meta| meta.inode != record.tree_inode) || !self.is_latest(record, worktree)? {
-            return Ok(false);
-        }
+    /// Whether the worktree's files are those that the restore replaces.
+    fn would_lose_nothing(&self, record: &StageRecord, worktree: &Worktree) -> Result<bool> {
         let target = SwapTarget::of(self, worktree)?;
         if absent_is_none(self.env.fs.meta(&target.path())).doing("stat", target.shown())?.is_none() {
             return Ok(true);
@@ -190,23 +209,29 @@ impl Repo {
         Ok(now.is_ok_and(|now| Some(now) == record.replaces))
     }
 
-    /// Whether the restore was committed, and the head has not moved since.
-    fn is_latest(&self, record: &StageRecord, worktree: &Worktree) -> Result<bool> {
+    /// The number of the restore's entry, if it is committed and the head has not moved since.
+    fn latest(&self, record: &StageRecord, worktree: &Worktree) -> Result<Option<EntryNumber>> {
         let view = self.lock(worktree).view()?;
-        let Some(last) = view.state().last_restore else { return Ok(false) };
+        let Some(last) = view.state().last_restore else { return Ok(None) };
         // A snapshot's id is used once, so a head with another id was published later.
         if view.state().head.as_ref() != Some(&record.snapshot_id) {
-            return Ok(false);
+            return Ok(None);
         }
         let sequence = Sequence::new(&self.env, &self.layout, &worktree.worktree_id);
         match sequence.read(last)?.entry.event {
-            EntryEvent::Restore { restore_id, .. } => Ok(restore_id == record.restore_id),
-            _ => Ok(false),
+            EntryEvent::Restore { restore_id, .. } if restore_id == record.restore_id => Ok(Some(last)),
+            _ => Ok(None),
         }
     }
 
+    fn stage_record(&self, stage: &Path) -> Result<Option<StageRecord>> {
+        let path = stage.join(RECORD);
+        let bytes = absent_is_none(self.env.fs.read(&path)).doing("read", &path)?;
+        Ok(bytes.and_then(|bytes| serde_json::from_slice(&bytes).ok()))
+    }
+
     /// Undoes a swap by two renames that was interrupted between them.
-    fn put_back(&self, stage: &Path, worktree: &Worktree) -> Result<()> {
+    pub(super) fn put_back(&self, stage: &Path, worktree: &Worktree) -> Result<()> {
         let (fs, old) = (&*self.env.fs, stage.join(OLD));
         if absent_is_none(fs.meta(&old)).doing("stat", &old)?.is_none() {
             return Ok(());

@@ -6,14 +6,16 @@
 //! swap would move unrelated files.
 
 use std::ffi::OsString;
+use std::io;
 use std::os::fd::{AsFd, AsRawFd};
 use std::path::{Path, PathBuf};
 
-use rustix::fs::{Access, AtFlags, CWD, accessat};
+use rustix::fs::{Access, AtFlags, CWD, accessat, fstat, statat};
 use rustix::io::Errno;
 
-use crate::error::{ErrorContext, Result};
-use crate::fs::{FileKind, Fs, absent_is_none};
+use crate::atomic::{FILE_MODE, OWNER_ONLY};
+use crate::error::{Error, ErrorClass, ErrorContext, Result};
+use crate::fs::{Durability, FileKind, Fs, absent_is_none};
 use crate::repo::Repo;
 use crate::tree::Root;
 use crate::worktree::Worktree;
@@ -53,23 +55,80 @@ impl SwapTarget {
     }
 
     /// Refuses, before anything is committed, if `tree` cannot be swapped in here. Moving a directory changes
-    /// its `..`, so the directories themselves must be writable, not only their parents.
-    pub(super) fn require_swappable(&self, fs: &dyn Fs, tree: &Path) -> Result<()> {
+    /// its `..`, so the directories themselves must be writable, not only their parents. Whether the directory can
+    /// be moved at all (a mount point, a lower layer of an overlay) only a trial shows: it is renamed to `trial`, a
+    /// directory that is not empty, which every filesystem refuses after all other checks.
+    pub(super) fn require_swappable(&self, fs: &dyn Fs, tree: &Path, trial: &Path) -> Result<()> {
         let doing = "replace, which needs write access to it and to the directory that holds it,";
         fs.meta(&self.parent()).doing("stat the parent directory of", &self.shown)?;
         allowed(&self.parent, Path::new("."), Access::WRITE_OK | Access::EXEC_OK)
             .doing(doing, &self.shown)?;
         let there = absent_is_none(fs.meta(&self.path())).doing("stat", &self.shown)?;
-        if there.is_some_and(|meta| meta.kind == FileKind::Dir) {
+        if let Some(meta) = there.filter(|meta| meta.kind == FileKind::Dir) {
             allowed(&self.parent, Path::new(&self.name), Access::WRITE_OK).doing(doing, &self.shown)?;
+            let staged = fs.meta(tree).doing("stat", tree)?;
+            if staged.device != meta.device {
+                return Err(self.unswappable("it is on another filesystem than .jvs"));
+            }
+            self.require_owner_if_sticky()?;
+            self.try_to_move(fs, trial)?;
         }
         allowed(CWD, tree, Access::WRITE_OK).doing("move the restored files, which needs write access,", tree)
+    }
+
+    /// In a sticky directory only the owner of a name, the owner of the directory and root may move it.
+    fn require_owner_if_sticky(&self) -> Result<()> {
+        let parent = fstat(&self.parent).doing("stat the parent directory of", &self.shown)?;
+        let name = statat(&self.parent, Path::new(&self.name), AtFlags::SYMLINK_NOFOLLOW)
+            .doing("stat", &self.shown)?;
+        let user = rustix::process::geteuid();
+        let is_owner = [parent.st_uid, name.st_uid].contains(&user.as_raw());
+        if parent.st_mode & STICKY == 0 || is_owner || user.is_root() {
+            return Ok(());
+        }
+        Err(self.unswappable("it belongs to another user, in a directory with the sticky bit"))
+    }
+
+    fn try_to_move(&self, fs: &dyn Fs, trial: &Path) -> Result<()> {
+        fs.make_dir(trial, OWNER_ONLY).doing("create", trial)?;
+        let inside = trial.join("not-empty");
+        fs.write_new(&inside, b"", FILE_MODE, Durability::Lazy).doing("create", &inside)?;
+        let tried = fs.rename(&self.path(), trial);
+        if tried.is_ok() {
+            fs.rename(trial, &self.path()).doing("put back", &self.shown)?;
+            return Err(self.unswappable("this filesystem lets a directory replace one that is not empty"));
+        }
+        fs.remove_file(&inside).doing("remove", &inside)?;
+        fs.remove_dir(trial).doing("remove", trial)?;
+        match tried {
+            Err(cause) if cause.kind() == io::ErrorKind::ResourceBusy => {
+                Err(self.unswappable("it is a mount point, or in use as one"))
+            }
+            Err(cause) if cause.kind() == io::ErrorKind::CrossesDevices => {
+                Err(self.unswappable("it is on another filesystem, or in the lower layer of an overlay"))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    fn unswappable(&self, reason: &str) -> Error {
+        Error::new(
+            ErrorClass::Io,
+            format!(
+                "the worktree's directory cannot be replaced: {reason}; restore into another worktree, or copy the \
+                 files from .jvs/snapshots: path={}",
+                self.shown.display()
+            ),
+        )
     }
 
     fn opened(&self) -> PathBuf {
         PathBuf::from(format!("/proc/self/fd/{}", self.parent.as_fd().as_raw_fd()))
     }
 }
+
+/// Only owners move names in a directory with this bit.
+const STICKY: u32 = 0o1000;
 
 fn allowed(dir: impl AsFd, path: &Path, access: Access) -> rustix::io::Result<()> {
     match accessat(dir, path, access, AtFlags::empty()) {

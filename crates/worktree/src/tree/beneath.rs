@@ -39,6 +39,11 @@ impl Root {
         Ok(stat.st_mode & 0o7777)
     }
 
+    /// Opens the directory `path` below the root.
+    pub(crate) fn open_dir(&self, path: &RelPath) -> rustix::io::Result<OwnedFd> {
+        self.open_at(path, DIRECTORY)
+    }
+
     /// Opens `path` below the root.
     pub(crate) fn open_at(&self, path: &RelPath, flags: OFlags) -> rustix::io::Result<OwnedFd> {
         let flags = flags | OFlags::NOFOLLOW | OFlags::CLOEXEC;

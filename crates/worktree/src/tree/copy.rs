@@ -13,7 +13,9 @@ use rustix::fs::{
 };
 use rustix::io::{Errno, read, write};
 
+use super::attributes;
 use super::large;
+use super::layers::TreeSource;
 use super::scan::{Fingerprint, Item, Shape};
 use super::{ManifestLine, NodeContent, Progress, RelPath, Root};
 use crate::error::{Error, ErrorClass, Result};
@@ -43,7 +45,7 @@ pub(crate) struct CopyResult {
 /// Copies `items` from `source` into the empty directory `target`.
 pub(crate) fn copy(
     fs: &dyn Fs,
-    source: &Root,
+    source: &dyn TreeSource,
     target: &Root,
     items: &[Item],
     reading: ReadMode,
@@ -58,14 +60,14 @@ pub(crate) fn copy(
         CopyJob { fs, source, target: Some(target), reading, progress, shares_blocks: AtomicBool::new(true) };
     let mut copied = job.run(items)?;
     finish_links(fs, target, items, &copied)?;
-    finish_dirs(fs, target, items, &mut copied)?;
+    finish_dirs(fs, source, target, items, &mut copied)?;
     Ok(copied)
 }
 
 /// Hashes `items` below `source`.
 pub(crate) fn hash(
     fs: &dyn Fs,
-    source: &Root,
+    source: &dyn TreeSource,
     items: &[Item],
     reading: ReadMode,
     progress: &dyn Progress,
@@ -76,7 +78,7 @@ pub(crate) fn hash(
 
 struct CopyJob<'a> {
     fs: &'a dyn Fs,
-    source: &'a Root,
+    source: &'a dyn TreeSource,
     target: Option<&'a Root>,
     reading: ReadMode,
     progress: &'a dyn Progress,
@@ -144,7 +146,7 @@ impl CopyJob<'_> {
     fn read_one(&self, item: &Item, buffer: &mut [u8]) -> Result<Option<FileResult>> {
         // A pipe put in the file's place must not hang the reader.
         let flags = OFlags::RDONLY | OFlags::NONBLOCK;
-        let file = match self.source.open_at(&item.path, flags) {
+        let file = match self.source.root_of(item).open_at(&item.path, flags) {
             Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP) => return self.changed(item).map(|()| None),
             other => other.map_err(|cause| failed(&item.path, "open", cause))?,
         };
@@ -195,19 +197,22 @@ impl CopyJob<'_> {
             copy_dense(file, &copy, path, buffer)
         }?;
         step(self.fs, path)?;
-        let mode = finish(&copy, before, CopiedKind::File)
+        let mode = finish(file, &copy, before, CopiedKind::File)
             .map_err(|cause| failed(path, "set the mode of", cause))?;
         Ok((written, mode))
     }
 
-    /// Tries to share the source's blocks; after one failure no file is tried again.
+    /// Tries to share the source's blocks. Once the filesystem turns out not to support it, no file is tried again; a
+    /// file that cannot be shared by itself (without copy-on-write, or in use as swap) does not count.
     fn share_blocks(&self, copy: &OwnedFd, file: &OwnedFd) -> bool {
         if !self.shares_blocks.load(Ordering::Relaxed) {
             return false;
         }
-        let shared = ioctl_ficlone(copy, file).is_ok();
-        self.shares_blocks.store(shared, Ordering::Relaxed);
-        shared
+        let shared = ioctl_ficlone(copy, file);
+        if matches!(shared, Err(Errno::OPNOTSUPP | Errno::NOTTY | Errno::NOSYS | Errno::XDEV)) {
+            self.shares_blocks.store(false, Ordering::Relaxed);
+        }
+        shared.is_ok()
     }
 }
 
@@ -376,8 +381,14 @@ fn write_all(file: &OwnedFd, mut bytes: &[u8], path: &RelPath) -> Result<()> {
     Ok(())
 }
 
-/// Owner before mode, because changing the owner clears set-user-id. Returns the resulting mode.
-fn finish(copy: &OwnedFd, print: &Fingerprint, kind: CopiedKind) -> rustix::io::Result<u32> {
+/// Owner before attributes and mode, because changing the owner clears capabilities and set-user-id; attributes before
+/// the mode, because a list changes it. Returns the resulting mode.
+fn finish(
+    source: &OwnedFd,
+    copy: &OwnedFd,
+    print: &Fingerprint,
+    kind: CopiedKind,
+) -> rustix::io::Result<u32> {
     let (uid, gid) = print.owner;
     let mut owner = Fingerprint::of(&fstat(copy)?).owner;
     if owner != print.owner {
@@ -389,7 +400,8 @@ fn finish(copy: &OwnedFd, print: &Fingerprint, kind: CopiedKind) -> rustix::io::
     if kind == CopiedKind::File && owner != print.owner && print.mode & RUNS_AS_OWNER != 0 {
         return Err(Errno::PERM);
     }
-    fchmod(copy, Mode::from_raw_mode(print.mode))?;
+    let mode = attributes::copy(source, copy, print.mode)?;
+    fchmod(copy, Mode::from_raw_mode(mode))?;
     futimens(copy, &times(print))?;
     Ok(Fingerprint::of(&fstat(copy)?).mode)
 }
@@ -435,13 +447,21 @@ fn finish_symlink(target: &Root, item: &Item) -> rustix::io::Result<()> {
 
 /// Innermost first: creating a name changes the directory's time, and its final mode may forbid creating
 /// names.
-fn finish_dirs(fs: &dyn Fs, target: &Root, items: &[Item], copied: &mut CopyResult) -> Result<()> {
+fn finish_dirs(
+    fs: &dyn Fs,
+    source: &dyn TreeSource,
+    target: &Root,
+    items: &[Item],
+    copied: &mut CopyResult,
+) -> Result<()> {
     for item in items.iter().rev().filter(|item| item.shape == Shape::Dir) {
         step(fs, &item.path)?;
         let dir = target
             .open_at(&item.path, super::beneath::DIRECTORY)
             .map_err(|cause| failed(&item.path, "open", cause))?;
-        let mode = finish(&dir, &item.print, CopiedKind::Directory)
+        // A directory that was removed since, which only a best-effort copy allows, has no attributes to copy.
+        let read = source.root_of(item).open_at(&item.path, super::beneath::DIRECTORY);
+        let mode = finish(read.as_ref().unwrap_or(&dir), &dir, &item.print, CopiedKind::Directory)
             .map_err(|cause| failed(&item.path, "set the mode of", cause))?;
         copied.note_mode(&item.path, mode);
     }

@@ -71,6 +71,10 @@ fn hash_behind(
             let want = usize::try_from(end - hasher.count()).unwrap_or(usize::MAX).min(buffer.len());
             let len = pread(copy, &mut buffer[..want], hasher.count())
                 .map_err(|cause| failed(path, "read back", cause))?;
+            if len == 0 {
+                // Another process truncated the copy.
+                return Err(failed(path, "read back all of", Errno::IO));
+            }
             hasher.update(&buffer[..len]);
         }
     }

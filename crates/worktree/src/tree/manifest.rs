@@ -109,8 +109,18 @@ impl TreeManifest {
     }
 
     fn by_path(&self) -> BTreeMap<&str, &str> {
-        self.text.lines().map(|line| (line.rsplit(' ').next().unwrap_or(line), line)).collect()
+        self.text.lines().map(|line| (manifest_path(line), line)).collect()
     }
+}
+
+/// The escaped path of a manifest's line.
+pub(crate) fn manifest_path(line: &str) -> &str {
+    line.rsplit(' ').next().unwrap_or(line)
+}
+
+/// The escaped paths of a manifest, in its order.
+pub(crate) fn manifest_paths(manifest: &TreeManifest) -> impl Iterator<Item = &str> {
+    manifest.text.lines().map(manifest_path)
 }
 
 #[cfg(test)]

@@ -1,6 +1,7 @@
 //! Removing a tree regardless of its permission bits, and never through a link.
 
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
 use rustix::fs::{AtFlags, CWD, Dir, Mode, OFlags, chmod, fstat, openat, unlinkat};
@@ -12,7 +13,6 @@ use crate::fs::Fs;
 
 /// Removes `path` and everything below it; names that no longer exist are skipped.
 pub(crate) fn remove(fs: &dyn Fs, path: &Path) -> Result<()> {
-    use std::os::unix::ffi::OsStrExt;
     let name = path.as_os_str().as_bytes();
     let Some(mut here) = remove_name(fs, CWD, name, path)? else { return Ok(()) };
     // The directories above `here`, which are opened again by `..`: held open, a deep tree would need more
@@ -51,12 +51,20 @@ struct Level {
 /// Removes `name` unless it is a directory, which is opened instead.
 fn remove_name(fs: &dyn Fs, parent: impl AsFd, name: &[u8], whole: &Path) -> Result<Option<OpenDir>> {
     fs.step().doing("remove", whole)?;
-    match unlinkat(&parent, name, AtFlags::empty()) {
+    let refused = match unlinkat(&parent, name, AtFlags::empty()) {
         Ok(()) | Err(Errno::NOENT) => return Ok(None),
-        Err(Errno::ISDIR | Errno::PERM) => {}
+        Err(cause @ (Errno::ISDIR | Errno::PERM)) => cause,
         Err(cause) => return Err(cause).doing("remove", whole),
-    }
-    let Some(dir) = open_dir(&parent, name).doing("open the directory", whole)? else { return Ok(None) };
+    };
+    let opened = match open_dir(&parent, name) {
+        // A file that may not be removed, such as an immutable one.
+        Err(Errno::NOTDIR | Errno::LOOP) => {
+            let name = whole.join(std::ffi::OsStr::from_bytes(name));
+            return Err(refused).doing("remove", &name);
+        }
+        other => other.doing("open the directory", whole)?,
+    };
+    let Some(dir) = opened else { return Ok(None) };
     let names = names_in(&dir).doing("list", whole)?;
     Ok(Some(OpenDir { dir, names }))
 }

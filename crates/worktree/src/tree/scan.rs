@@ -3,11 +3,11 @@
 use std::collections::BTreeMap;
 use std::os::fd::AsFd;
 
-use rustix::fs::{AtFlags, Dir, Stat, fstat, readlinkat, statat};
+use rustix::fs::{AtFlags, Dir, Stat, StatxAttributes, StatxFlags, fstat, readlinkat, statat, statx};
 use rustix::io::Errno;
 
 use super::beneath::DIRECTORY;
-use super::{RelPath, Root};
+use super::{IgnoreRules, RelPath, Root};
 use crate::error::{Error, Result};
 use crate::fs::FileKind;
 use crate::fs::kind_of;
@@ -19,6 +19,15 @@ pub(crate) struct Item {
     pub(crate) path: RelPath,
     pub(crate) shape: Shape,
     pub(crate) print: Fingerprint,
+    /// The layer of a stored tree that has it; 0 in a tree without layers.
+    pub(crate) layer: usize,
+}
+
+impl Item {
+    /// Whether its extended attributes are copied: those of symbolic links are not.
+    pub(crate) fn has_attributes(&self) -> bool {
+        !matches!(self.shape, Shape::Symlink { .. })
+    }
 }
 
 /// The kind of a name.
@@ -40,6 +49,8 @@ pub(crate) enum Shape {
 pub(crate) struct Fingerprint {
     pub(crate) device: u64,
     pub(crate) inode: u64,
+    /// Whether the file has several names.
+    pub(crate) has_links: bool,
     pub(crate) mode: u32,
     pub(crate) owner: (u32, u32),
     pub(crate) size: u64,
@@ -53,6 +64,7 @@ impl Fingerprint {
         Self {
             device: stat.st_dev,
             inode: stat.st_ino,
+            has_links: stat.st_nlink > 1,
             mode: stat.st_mode & 0o7777,
             owner: (stat.st_uid, stat.st_gid),
             size: u64::try_from(stat.st_size).unwrap_or(0),
@@ -71,15 +83,20 @@ impl Fingerprint {
 
 /// Every name below `root`, and the root itself, sorted by path.
 pub(crate) fn scan(root: &Root) -> Result<Vec<Item>> {
+    scan_kept(root, &IgnoreRules::default())
+}
+
+/// The same without the names that `ignored` leaves out.
+pub(crate) fn scan_kept(root: &Root, ignored: &IgnoreRules) -> Result<Vec<Item>> {
     let top = fstat(root).map_err(|cause| refused(&RelPath::ROOT, "read", cause))?;
-    let top = Item { path: RelPath::ROOT, shape: Shape::Dir, print: Fingerprint::of(&top) };
+    let top = Item { path: RelPath::ROOT, shape: Shape::Dir, print: Fingerprint::of(&top), layer: 0 };
     let device = top.print.device;
     let mut items = vec![top];
     let mut next = 0;
     while next < items.len() {
         if items[next].shape == Shape::Dir {
             let path = items[next].path.clone();
-            scan_dir(root, &path, device, &mut items)?;
+            scan_dir(root, &path, device, ignored, &mut items)?;
         }
         next += 1;
     }
@@ -101,18 +118,28 @@ pub(crate) fn first_difference(before: &[Item], after: &[Item]) -> Option<RelPat
     longer.get(before.len().min(after.len())).map(|item| item.path.clone())
 }
 
-/// The fingerprint of a scan: another scan has the same if and only if nothing changed.
+/// The fingerprint of a scan: another scan has the same if and only if nothing changed. The times of the root are
+/// left out, because moving a directory changes them; a name that was created or removed in it shows anyway.
 pub(crate) fn fingerprint(items: &[Item]) -> Digest {
     use std::fmt::Write;
     let mut text = String::new();
     for item in items {
-        let print = Fingerprint { blocks: 0, ..item.print };
+        let mut print = Fingerprint { blocks: 0, ..item.print };
+        if item.path == RelPath::ROOT {
+            (print.modified, print.changed, print.size) = ((0, 0), (0, 0), 0);
+        }
         writeln!(text, "{} {print:?}", item.path).expect("writing to a string cannot fail");
     }
     Digest::of(text.as_bytes())
 }
 
-fn scan_dir(root: &Root, path: &RelPath, device: u64, items: &mut Vec<Item>) -> Result<()> {
+fn scan_dir(
+    root: &Root,
+    path: &RelPath,
+    device: u64,
+    ignored: &IgnoreRules,
+    items: &mut Vec<Item>,
+) -> Result<()> {
     // A directory removed concurrently shows as a change of its parent.
     let dir = match root.open_at(path, DIRECTORY) {
         Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP) => return Ok(()),
@@ -125,20 +152,30 @@ fn scan_dir(root: &Root, path: &RelPath, device: u64, items: &mut Vec<Item>) -> 
         if name == b"." || name == b".." {
             continue;
         }
-        if let Some(item) = scan_name(&dir, path.join(name), name, device)? {
+        if let Some(item) = scan_name(&dir, path.join(name), name, device, ignored)? {
             items.push(item);
         }
     }
     Ok(())
 }
 
-fn scan_name(dir: impl AsFd, path: RelPath, name: &[u8], device: u64) -> Result<Option<Item>> {
+fn scan_name(
+    dir: impl AsFd,
+    path: RelPath,
+    name: &[u8],
+    device: u64,
+    ignored: &IgnoreRules,
+) -> Result<Option<Item>> {
     let stat = match statat(&dir, name, AtFlags::SYMLINK_NOFOLLOW) {
         Err(Errno::NOENT) => return Ok(None),
         other => other.map_err(|cause| refused(&path, "stat", cause))?,
     };
+    if ignored.ignores(&path, kind_of(&stat) == FileKind::Dir) {
+        return Ok(None);
+    }
     let print = Fingerprint::of(&stat);
-    if print.device != device {
+    // Subvolumes of btrfs, and files of some overlays, have devices of their own and are not mounted.
+    if print.device != device && is_mount(&dir, name) {
         return Err(Error::invalid(format!(
             "another filesystem is mounted inside the worktree and would not be restored; unmount it or move \
              it away: path={path}"
@@ -160,16 +197,29 @@ fn scan_name(dir: impl AsFd, path: RelPath, name: &[u8], device: u64) -> Result<
             )));
         }
     };
-    Ok(Some(Item { path, shape, print }))
+    Ok(Some(Item { path, shape, print, layer: 0 }))
+}
+
+/// Whether `name` is on another mount than the directory that holds it; where the kernel does not tell, a device of its
+/// own counts as one.
+fn is_mount(dir: impl AsFd, name: &[u8]) -> bool {
+    let attributes = statx(&dir, name, AtFlags::SYMLINK_NOFOLLOW, StatxFlags::BASIC_STATS);
+    attributes.map_or(true, |found| {
+        let mask = found.stx_attributes_mask;
+        !mask.contains(StatxAttributes::MOUNT_ROOT)
+            || found.stx_attributes.contains(StatxAttributes::MOUNT_ROOT)
+    })
 }
 
 /// Later names of a file become hard links to its first name.
 fn name_hard_links(items: &mut [Item]) {
-    let mut first_names: BTreeMap<u64, RelPath> = BTreeMap::new();
-    for item in items.iter_mut().filter(|item| item.shape == Shape::File) {
-        match first_names.get(&item.print.inode) {
+    let mut first_names: BTreeMap<(u64, u64), RelPath> = BTreeMap::new();
+    // Some network filesystems repeat inode numbers, so a file with one name is never a link.
+    for item in items.iter_mut().filter(|item| item.shape == Shape::File && item.print.has_links) {
+        let identity = (item.print.device, item.print.inode);
+        match first_names.get(&identity) {
             Some(first) => item.shape = Shape::HardLink { first: first.clone() },
-            None => drop(first_names.insert(item.print.inode, item.path.clone())),
+            None => drop(first_names.insert(identity, item.path.clone())),
         }
     }
 }

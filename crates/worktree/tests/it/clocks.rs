@@ -45,7 +45,8 @@ fn a_clock_within_the_bound_is_good_enough() {
 fn doctor_warns_at_half_the_bound() {
     let fixture = Fixture::new();
     let codes = |fixture: &Fixture, strict| -> Vec<_> {
-        let report = fixture.repo.doctor(DoctorRequest { strict, repair: false }).expect("readable");
+        let report =
+            fixture.repo.doctor(DoctorRequest { strict, ..DoctorRequest::default() }).expect("readable");
         report.findings.iter().map(|finding| finding.code).collect()
     };
     assert!(codes(&fixture, true).is_empty());
@@ -136,4 +137,18 @@ fn a_dead_holder_permits_no_early_steal() {
     assert_eq!(status.holder, Some(worktree::holder::ProcessState::Ended));
     fixture.clock.advance(30_000);
     assert_eq!(class(fixture.acquire()), ErrorClass::LockConflict);
+}
+
+/// Two virtual machines were resumed from one image: the boot ids are equal, the boot clock of one is 8000 s ahead.
+/// It stole a lock half a second after it was granted. The filesystem's time has to agree.
+#[test]
+fn a_clone_whose_boot_clock_is_ahead_steals_nothing_before_its_time() {
+    let fixture = Fixture::new();
+    fixture.acquire().expect("a free lock");
+    let clone = Arc::new(TestClock::new());
+    clone.advance_boot_clock(8_000_000);
+    let repo = fixture.seen_by(Arc::new(worktree::fs::RealFs), clone);
+    assert_eq!(class(repo.acquire(&fixture.main, &request())), ErrorClass::LockConflict);
+    fixture.clock.advance(STEALABLE_MS);
+    repo.acquire(&fixture.main, &request()).expect("now the lease is over by both clocks");
 }

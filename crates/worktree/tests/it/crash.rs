@@ -72,9 +72,13 @@ fn recover(fixture: &Fixture, before: u64, finished: bool) {
     assert!(!report.findings.iter().any(|finding| broken(finding.code)), "{:?}", report.findings);
     fixture.clock.advance(STEALABLE_MS);
     let session = fixture.acquire().expect("whatever happened, the lock can be had").session.session_id;
-    let mended = fixture.repo.doctor(DoctorRequest { strict: true, repair: true }).expect("readable");
+    let mended = fixture
+        .repo
+        .doctor(DoctorRequest { strict: true, repair: true, ..DoctorRequest::default() })
+        .expect("readable");
     assert!(mended.is_healthy(), "finished={finished} {:?}", mended.findings);
-    let again = fixture.repo.doctor(DoctorRequest { strict: true, repair: false }).expect("readable");
+    let again =
+        fixture.repo.doctor(DoctorRequest { strict: true, ..DoctorRequest::default() }).expect("readable");
     assert!(again.findings.is_empty(), "{:?}", again.findings);
     fixture.repo.lock(&fixture.main).release(&session).expect("ours");
 }
@@ -202,7 +206,7 @@ fn restore_survives_a_crash_at_every_call() {
                 discard_changes: true,
                 progress: &NoProgress,
             };
-            repo.restore(&fixture.main, before.published.as_ref().expect("published"), &request)
+            repo.restore(&fixture.main, before.published.as_ref().expect("published"), &request).map(drop)
         },
         |fixture, _, finished| {
             let one = std::fs::read(fixture.payload("dir/one")).expect("never missing");
@@ -228,7 +232,7 @@ fn a_committed_restore_is_finished_by_the_next_holder() {
                 discard_changes: true,
                 progress: &NoProgress,
             };
-            repo.restore(&fixture.main, before.published.as_ref().expect("published"), &request)
+            repo.restore(&fixture.main, before.published.as_ref().expect("published"), &request).map(drop)
         },
         |fixture, before, _| {
             let committed = newest(fixture) > before.newest;

@@ -10,7 +10,11 @@ use crate::support::layer::{Call, CallOutcome, HookedFs, crash};
 use crate::support::{Fixture, TestClock, request, snapshot};
 
 fn examine(fixture: &Fixture, repair: bool) -> Vec<Finding> {
-    fixture.repo.doctor(DoctorRequest { strict: true, repair }).expect("readable").findings
+    fixture
+        .repo
+        .doctor(DoctorRequest { strict: true, repair, ..DoctorRequest::default() })
+        .expect("readable")
+        .findings
 }
 
 fn codes(findings: &[Finding]) -> Vec<&str> {
@@ -117,7 +121,9 @@ fn a_healthy_repository_stays_as_it_is_under_repair() {
     let session = fixture.acquire().expect("a free lock").session.session_id;
     fixture.snapshot(&session).expect("ours");
     let elsewhere = fixture.seen_by(Arc::new(RealFs), fixture.clock.clone());
-    let report = elsewhere.doctor(DoctorRequest { strict: true, repair: true }).expect("readable");
+    let report = elsewhere
+        .doctor(DoctorRequest { strict: true, repair: true, ..DoctorRequest::default() })
+        .expect("readable");
     assert!(report.findings.is_empty(), "{:?}", report.findings);
     assert_eq!((report.worktrees, report.entries, report.snapshots), (1, 3, 1));
     fixture.repo.lock(&fixture.main).renew(&session).expect("the holder noticed nothing");

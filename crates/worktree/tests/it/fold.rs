@@ -35,7 +35,8 @@ fn folded_entries_share_a_file_and_the_audit_still_holds() {
     assert_eq!(inode(&fixture, FOLD + 1), inode(&fixture, FOLD * 2));
     assert_ne!(inode(&fixture, FOLD), inode(&fixture, FOLD + 1));
     assert_ne!(inode(&fixture, FOLD * 2), inode(&fixture, FOLD * 2 + 1), "the newest block stays as it is");
-    let report = fixture.repo.doctor(DoctorRequest { strict: true, repair: false }).expect("readable");
+    let report =
+        fixture.repo.doctor(DoctorRequest { strict: true, ..DoctorRequest::default() }).expect("readable");
     assert!(report.findings.is_empty(), "{:?}", report.findings);
     assert!(report.entries > FOLD * 2);
     assert_eq!(fixture.repo.history(&fixture.main, 9).expect("readable").len(), 1, "through a folded entry");
@@ -70,7 +71,10 @@ fn a_crash_while_folding_loses_nothing_and_is_repaired() {
         fixture.repo.lock(&fixture.main).release(&session).expect("folding decides nothing");
         let again = fixture.repo.acquire(&fixture.main, &request()).expect("a free lock");
         assert!(again.lock.fencing_token.entry() > newest);
-        let mended = fixture.repo.doctor(DoctorRequest { strict: true, repair: true }).expect("readable");
+        let mended = fixture
+            .repo
+            .doctor(DoctorRequest { strict: true, repair: true, ..DoctorRequest::default() })
+            .expect("readable");
         assert!(mended.is_healthy(), "at={at} {:?}", mended.findings);
     }
 }

@@ -8,18 +8,28 @@
 mod support;
 
 mod model;
+mod model_loss;
 mod spec;
 
+mod attributes;
 mod clocks;
+mod copies;
 mod crash;
 mod damaged;
 mod doctor;
+mod edges;
+mod faults;
 mod fold;
 mod interleave;
+mod lost_entries;
 mod paused;
 mod power;
 mod processes;
 mod repair;
 mod restoring;
+mod rescue;
+mod retention;
+mod sharing;
 mod torn;
 mod trees;
+mod waiting;

@@ -5,6 +5,7 @@
 
 use std::path::Path;
 use std::sync::Arc;
+use std::sync::atomic::AtomicI64;
 
 use worktree::clock::Clock;
 use worktree::doctor::DoctorRequest;
@@ -13,13 +14,12 @@ use worktree::fs::{Fs, RealFs};
 use worktree::holder::{HolderId, Maker};
 use worktree::ids::{Digest, SystemEntropy};
 use worktree::policy::LockPolicy;
-use worktree::record::EntryEvent;
 use worktree::repo::Repo;
 use worktree::session::{LockSession, SessionStore};
 use worktree::worktree::{Mode, Worktree};
 
 use crate::support::sim::{Rng, SimFs};
-use crate::support::{STEALABLE_MS, TestClock, new_worktree, request, short_or_long};
+use crate::support::{STEALABLE_MS, TestClock, new_worktree, passing, request, short_or_long};
 
 /// A repository on a disk that can lose power.
 struct Machine {
@@ -36,7 +36,7 @@ impl Machine {
         let disk = SimFs::new(root);
         let sessions = crate::support::scratch();
         let clock = Arc::new(TestClock::new());
-        let env = env(&disk, sessions.path(), clock.clone());
+        let env = env(&disk, sessions.path(), clock.clone(), &clock.passed);
         let repo = Repo::init(env, root, LockPolicy::DEFAULT).expect("an empty disk");
         let main = repo.add_worktree(new_worktree("main", Mode::Exclusive)).expect("a new name");
         Self { disk, sessions, clock, repo, main }
@@ -45,17 +45,18 @@ impl Machine {
     /// After a power cut: another boot, whose clock starts again.
     fn rebooted(&self) -> Repo {
         let clock = Arc::new(TestClock::of_another_host("the next boot"));
-        Repo::open(env(&self.disk, self.sessions.path(), clock), Path::new("/disk")).expect("it survives")
+        let env = env(&self.disk, self.sessions.path(), clock, &self.clock.passed);
+        Repo::open(env, Path::new("/disk")).expect("it survives")
     }
 }
 
-fn env(disk: &SimFs, sessions: &Path, clock: Arc<TestClock>) -> worktree::env::Env {
+fn env(disk: &SimFs, sessions: &Path, clock: Arc<TestClock>, passed: &Arc<AtomicI64>) -> worktree::env::Env {
     let real: Arc<dyn Fs> = Arc::new(RealFs);
     let sessions = SessionStore::new(real, sessions.to_owned());
     let maker = Maker::this_process(&clock.boot_id());
     worktree::env::Env {
-        fs: Arc::new(disk.clone()),
-        clock,
+        fs: passing::ahead_fs(Arc::new(disk.clone()), passed),
+        clock: passing::ahead_clock(clock, passed),
         entropy: Arc::new(SystemEntropy),
         sessions,
         maker,
@@ -63,16 +64,12 @@ fn env(disk: &SimFs, sessions: &Path, clock: Arc<TestClock>) -> worktree::env::E
     }
 }
 
+const NEW_HEAD: &str = "20261116t002902483z-ef0d6e14";
+
 fn publish(machine: &Machine, session: &LockSession) -> Result<()> {
     let lock = machine.repo.lock(&machine.main);
-    let event = |view: &worktree::view::View, token| EntryEvent::Publish {
-        fencing_token: Some(token),
-        snapshot_id: "the-new-head".parse().expect("a valid id"),
-        content_hash: Digest::NONE,
-        moves_head: true,
-        previous: view.state().last_publish,
-    };
-    lock.commit_under(session, event).map(drop)
+    let id = NEW_HEAD.parse().expect("a valid id");
+    lock.publish_under(session, &id, Digest::NONE).map(drop)
 }
 
 /// The operation that the process dies in.
@@ -197,7 +194,7 @@ fn a_publish_that_returned_survives_a_power_cut() {
         publish(&machine, &session).expect("ours");
         machine.disk.cut_power(&mut Rng(seed));
         let head = machine.rebooted().head(&machine.main).expect("readable");
-        assert_eq!(head.map(String::from).as_deref(), Some("the-new-head"), "seed={seed}");
+        assert_eq!(head.map(String::from).as_deref(), Some(NEW_HEAD), "seed={seed}");
     }
 }
 

@@ -261,7 +261,8 @@ fn of_a_thousand_simultaneous_stealers_exactly_one_wins_in_every_round() {
         let session: SessionId = words.next().expect("a session").parse().expect("a valid id");
         shared.repo.lock(&shared.main).release(&session).expect("the winner's");
     }
-    let report = shared.repo.doctor(DoctorRequest { strict: true, repair: false }).expect("readable");
+    let report =
+        shared.repo.doctor(DoctorRequest { strict: true, ..DoctorRequest::default() }).expect("readable");
     let serious: Vec<_> = report.findings.iter().filter(|found| found.code != "session_left").collect();
     assert!(serious.is_empty(), "{serious:?}");
 }
@@ -382,7 +383,10 @@ fn a_worker_killed_at_any_moment_leaves_a_repository_that_can_be_repaired() {
             shared.wait_until_stealable();
         }
         let next = shared.repo.acquire(&shared.main, &request_with(policy(600_000, 100))).expect("to be had");
-        let mended = shared.repo.doctor(DoctorRequest { strict: true, repair: true }).expect("readable");
+        let mended = shared
+            .repo
+            .doctor(DoctorRequest { strict: true, repair: true, ..DoctorRequest::default() })
+            .expect("readable");
         assert!(mended.is_healthy(), "round {round}: {:?}", mended.findings);
         for published in shared.repo.history(&shared.main, usize::MAX).expect("readable") {
             shared.repo.verify(&published, &NoProgress).expect("what is visible is whole");

@@ -20,7 +20,9 @@ use crate::support::layer::{Call, CallOutcome, HookedFs, crash};
 use crate::support::{Fixture, STEALABLE_MS, TestClock, class, request, snapshot};
 
 fn repair(repo: &Repo) -> Vec<Finding> {
-    repo.doctor(DoctorRequest { strict: true, repair: true }).expect("readable").findings
+    repo.doctor(DoctorRequest { strict: true, repair: true, ..DoctorRequest::default() })
+        .expect("readable")
+        .findings
 }
 
 /// The repository with every call failing for which `is_it` holds.
@@ -105,8 +107,8 @@ fn a_snapshot_published_between_two_reads_of_doctor_is_left_alone() {
         let layer = HookedFs::new(move |call, path| {
             let of_intents = path.parent().is_some_and(|dir| dir.ends_with("intents"));
             reading.fetch_or(call == Call::Read && of_intents, Ordering::SeqCst);
-            // Every read of a sequence begins with its first entry.
-            let begins = call == Call::Meta && path.ends_with("main.d/1");
+            // Every read of a sequence lists it.
+            let begins = call == Call::List && path.ends_with("main.d");
             if begins && reading.load(Ordering::SeqCst) && looks.fetch_add(1, Ordering::SeqCst) + 1 == look {
                 finish_in_time();
             }
@@ -196,10 +198,7 @@ fn a_restore_that_runs_in_a_shared_worktree_is_left_alone() {
     running.restore(&fixture.main, &old, &request()).expect("undisturbed");
     assert_eq!(std::fs::read(fixture.payload("file")).expect("there"), b"old");
 
-    let dies =
-        HookedFs::new(
-            |call, _| if call == Call::Exchange { CallOutcome::Fail(crash()) } else { CallOutcome::Proceed },
-        );
+    let dies = HookedFs::killed_from(Call::Exchange);
     let cut_off = fixture.seen_by_the_dead(Arc::new(dies));
     assert!(cut_off.restore(&fixture.main, &old, &request()).is_err());
     assert!(repair(&fixture.repo).iter().any(|finding| finding.code == "restore_left" && finding.repaired));

@@ -21,23 +21,17 @@ use worktree::snapshot::{Consistency, Descriptor};
 use worktree::tree::NoProgress;
 use worktree::worktree::{Mode, Worktree};
 
-use crate::support::layer::{Call, CallOutcome, HookedFs, crash};
+use crate::support::layer::{Call, CallOutcome, HookedFs};
 use crate::support::{Fixture, STEALABLE_MS, class, env, new_worktree, request, snapshot};
 
 fn restore(repo: &Repo, main: &Worktree, session: Option<&SessionId>, to: &Descriptor) -> Result<()> {
     let request = RestoreRequest { session: session.cloned(), discard_changes: true, progress: &NoProgress };
-    repo.restore(main, to, &request)
+    repo.restore(main, to, &request).map(drop)
 }
 
 /// A filesystem on which the process is killed right before the two directories are swapped.
 fn killed_at_the_swap() -> Arc<dyn Fs> {
-    let dead = AtomicBool::new(false);
-    Arc::new(HookedFs::new(move |call, _| {
-        if call == Call::Exchange {
-            dead.store(true, Ordering::SeqCst);
-        }
-        if dead.load(Ordering::SeqCst) { CallOutcome::Fail(crash()) } else { CallOutcome::Proceed }
-    }))
+    Arc::new(HookedFs::killed_from(Call::Exchange))
 }
 
 /// A filesystem on which `action` runs once, before the first call for which `is_it` holds.
@@ -242,7 +236,9 @@ fn a_running_restore_of_a_shared_worktree_is_left_alone_by_others() {
     let beside = once_before(
         |call, path| call == Call::WriteNew && path.ends_with("stage.json"),
         move || {
-            let report = repo.doctor(DoctorRequest { strict: true, repair: true }).expect("readable");
+            let report = repo
+                .doctor(DoctorRequest { strict: true, repair: true, ..DoctorRequest::default() })
+                .expect("readable");
             assert!(report.findings.is_empty(), "a running restore is not left over: {:?}", report.findings);
             snapshot(&repo, &main, None, Consistency::BestEffort).expect("shared");
         },

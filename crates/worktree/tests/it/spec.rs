@@ -22,7 +22,7 @@ use crate::support::{Fixture, STEALABLE_MS, TestClock, class, request, snapshot}
 
 fn events(fixture: &Fixture) -> Vec<EntryEvent> {
     let sequence = Sequence::new(fixture.repo.env(), fixture.repo.layout(), &fixture.main.worktree_id);
-    let newest = sequence.newest().expect("readable").expect("there is one");
+    let newest = sequence.end().expect("whole").expect("there is one").entry.n;
     let read = |n| sequence.read(worktree::ids::EntryNumber(n)).expect("readable").entry.event;
     (1..=newest.0).map(read).collect()
 }
@@ -54,9 +54,9 @@ fn goals_skew_within_the_bound_changes_no_decision() {
         let fixture = Fixture::new();
         fixture.clock.set_wall_back_by(skew);
         fixture.acquire().expect("within the bound");
-        fixture.clock.advance(STEALABLE_MS - 20);
+        fixture.clock.advance(STEALABLE_MS - 15_000);
         assert_eq!(class(fixture.acquire()), ErrorClass::LockConflict, "skew={skew}");
-        fixture.clock.advance(40);
+        fixture.clock.advance(15_000);
         assert!(fixture.acquire().is_ok(), "skew={skew}");
     }
 }
@@ -273,7 +273,10 @@ fn steal_that_dies_leaves_a_file_that_doctor_cleans() {
     let left = || std::fs::read_dir(fixture.repo.layout().tmp()).expect("readable").count();
     assert!(left() > 0);
     fixture.acquire().expect("harmless");
-    let report = fixture.repo.doctor(DoctorRequest { strict: true, repair: true }).expect("readable");
+    let report = fixture
+        .repo
+        .doctor(DoctorRequest { strict: true, repair: true, ..DoctorRequest::default() })
+        .expect("readable");
     assert!(report.findings.iter().any(|finding| finding.code == "orphan_temp" && finding.repaired));
     assert_eq!(left(), 0);
 }
@@ -392,9 +395,13 @@ fn ready_alone_is_visible_and_the_rest_is_recoverable() {
     let name = left.expect("litter").expect("readable").file_name().into_string().expect("an id");
     assert!(fixture.repo.history(&fixture.main, 9).expect("readable").is_empty(), "hidden");
     assert_eq!(class(fixture.repo.find(&fixture.main, &name)), ErrorClass::PartialSnapshot);
-    let found = fixture.repo.doctor(DoctorRequest { strict: true, repair: false }).expect("readable");
+    let found =
+        fixture.repo.doctor(DoctorRequest { strict: true, ..DoctorRequest::default() }).expect("readable");
     assert!(found.findings.iter().any(|finding| finding.code == "partial_snapshot"));
-    fixture.repo.doctor(DoctorRequest { strict: true, repair: true }).expect("readable");
+    fixture
+        .repo
+        .doctor(DoctorRequest { strict: true, repair: true, ..DoctorRequest::default() })
+        .expect("readable");
     assert_eq!(class(fixture.repo.find(&fixture.main, &name)), ErrorClass::NotFound, "and gone");
 }
 
@@ -445,7 +452,8 @@ fn clock_skew_stays_refused_until_it_is_resolved() {
 fn clock_doctor_warns_at_half() {
     let fixture = Fixture::new();
     fixture.clock.set_wall_back_by(1_200);
-    let report = fixture.repo.doctor(DoctorRequest { strict: true, repair: false }).expect("readable");
+    let report =
+        fixture.repo.doctor(DoctorRequest { strict: true, ..DoctorRequest::default() }).expect("readable");
     assert_eq!(report.findings[0].code, "clock_offset");
 }
 

@@ -2,6 +2,7 @@
 #![allow(unreachable_pub, reason = "the modules of the test binary share this")]
 
 pub mod layer;
+pub mod passing;
 pub mod sim;
 
 use std::fmt;
@@ -29,6 +30,8 @@ pub struct TestClock {
     boot_id: BootId,
     wall_offset: AtomicI64,
     elapsed: AtomicI64,
+    /// The time that has passed for everyone: the wall clocks of all hosts, and the filesystem's.
+    pub passed: Arc<AtomicI64>,
 }
 
 impl TestClock {
@@ -36,7 +39,13 @@ impl TestClock {
     pub fn new() -> Self {
         let real = SystemClock::new();
         let boot_id = real.boot_id();
-        Self { real, boot_id, wall_offset: AtomicI64::new(0), elapsed: AtomicI64::new(0) }
+        Self {
+            real,
+            boot_id,
+            wall_offset: AtomicI64::new(0),
+            elapsed: AtomicI64::new(0),
+            passed: Arc::default(),
+        }
     }
 
     /// The clock of another machine, with another boot id and boot time.
@@ -46,9 +55,16 @@ impl TestClock {
         clock
     }
 
-    /// Advances every clock but the filesystem's by `ms`.
+    /// Advances every clock by `ms`; that of the filesystem too, if this is the fixture's own clock.
     pub fn advance(&self, ms: Millis) {
-        self.elapsed.fetch_add(i64::try_from(ms).expect("a test's time is short"), Ordering::SeqCst);
+        let ms = i64::try_from(ms).expect("a test's time is short");
+        self.elapsed.fetch_add(ms, Ordering::SeqCst);
+        self.passed.fetch_add(ms, Ordering::SeqCst);
+    }
+
+    /// Advances the boot clock alone, as if this were a clone of the machine.
+    pub fn advance_boot_clock(&self, ms: i64) {
+        self.elapsed.fetch_add(ms, Ordering::SeqCst);
     }
 
     /// Sets the wall clock back.
@@ -58,7 +74,7 @@ impl TestClock {
 }
 
 impl Clock for TestClock {
-    /// Not affected by `advance`: the filesystem's clock cannot be advanced, and the two are compared.
+    /// Without the time that has passed, which [`passing`] adds to all wall clocks and to the filesystem's.
     fn wall(&self) -> UnixMs {
         UnixMs(self.real.wall().0 + self.wall_offset.load(Ordering::SeqCst))
     }
@@ -76,9 +92,13 @@ impl Clock for TestClock {
     }
 
     fn wait(&self, ms: Millis) {
+        // Short waits are for the filesystem's clock, and take real time.
+        if ms <= 25 {
+            self.advance_boot_clock(i64::try_from(ms).expect("short"));
+            return self.real.wait(ms);
+        }
         self.advance(ms);
-        // Short waits are for the filesystem's clock, which only advances in real time.
-        self.real.wait(if ms <= 25 { ms } else { 1 });
+        self.real.wait(1);
     }
 }
 
@@ -98,7 +118,7 @@ impl Fixture {
     pub fn with_mode(mode: Mode) -> Self {
         let dir = scratch();
         let clock = Arc::new(TestClock::new());
-        let env = env(dir.path(), Arc::new(RealFs), clock.clone());
+        let env = passing::env(dir.path(), Arc::new(RealFs), clock.clone(), &clock.passed);
         let root = dir.path().join("repo");
         std::fs::create_dir(&root).expect("writable");
         let repo = Repo::init(env, &root, LockPolicy::DEFAULT).expect("an empty directory");
@@ -108,12 +128,13 @@ impl Fixture {
 
     /// The same repository with another filesystem and clock.
     pub fn seen_by(&self, fs: Arc<dyn Fs>, clock: Arc<dyn Clock>) -> Repo {
-        Repo::open(env(self.dir.path(), fs, clock), self.repo.layout().root()).expect("it exists")
+        let env = passing::env(self.dir.path(), fs, clock, &self.clock.passed);
+        Repo::open(env, self.repo.layout().root()).expect("it exists")
     }
 
     /// The same repository, opened by a process that counts as ended.
     pub fn seen_by_the_dead(&self, fs: Arc<dyn Fs>) -> Repo {
-        let mut env = env(self.dir.path(), fs, self.clock.clone());
+        let mut env = passing::env(self.dir.path(), fs, self.clock.clone(), &self.clock.passed);
         // One more than the largest pid on Linux.
         env.maker = Maker::of_process(&self.clock.boot_id(), 4_194_305, 1);
         Repo::open(env, self.repo.layout().root()).expect("it exists")
@@ -177,6 +198,12 @@ pub fn snapshot(
     let request =
         SnapshotRequest { note: None, consistency, session: session.cloned(), progress: &NoProgress };
     repo.snapshot(worktree, &request)
+}
+
+/// Waits until files that were written before count as unchanged in the next snapshot but one: their times must be
+/// older than its start by more than a step of the file clock.
+pub fn let_files_settle() {
+    SystemClock::new().wait(60);
 }
 
 /// The class of an error; a success fails the test.

@@ -17,7 +17,11 @@ fn cut(path: &Path, quarters: usize) {
 }
 
 fn findings(fixture: &Fixture, repair: bool) -> Vec<Finding> {
-    fixture.repo.doctor(DoctorRequest { strict: true, repair }).expect("readable").findings
+    fixture
+        .repo
+        .doctor(DoctorRequest { strict: true, repair, ..DoctorRequest::default() })
+        .expect("readable")
+        .findings
 }
 
 /// An unreadable renewal must neither keep the lock for ever nor permit an early steal: its file time is
@@ -29,7 +33,7 @@ fn a_torn_renewal_delays_a_steal_and_does_not_forbid_it() {
         let session = fixture.acquire().expect("a free lock").session.session_id;
         let token = fixture.repo.lock(&fixture.main).renew(&session).expect("ours").fencing_token;
         cut(&fixture.repo.layout().renewal(&fixture.main.worktree_id, token), quarters);
-        fixture.clock.advance(STEALABLE_MS);
+        fixture.clock.advance_boot_clock(i64::try_from(STEALABLE_MS).expect("short"));
         assert_eq!(class(fixture.acquire()), ErrorClass::LockConflict, "its date is too recent");
         let later = Arc::new(TestClock::new());
         later.set_wall_back_by(-40_000);

@@ -182,23 +182,31 @@ fn doctor_reports_healthy_finds_litter_and_repairs_it() {
     assert_eq!(healthy.code, 0);
     assert!(healthy.stdout.starts_with("healthy"));
     std::fs::write(playground.root().join(".jvs/locks/main.lock"), b"left by a crash").expect("writable");
-    std::fs::create_dir(playground.root().join(".jvs/snapshots/20260101-dead")).expect("writable");
+    std::fs::create_dir(playground.root().join(".jvs/snapshots/20260101t000000000z-deadbeef"))
+        .expect("writable");
     let intent = json!({
-        "v": 1, "snapshot_id": "20260101-dead", "worktree_id": "main", "fencing_token": null,
+        "v": 1, "snapshot_id": "20260101t000000000z-deadbeef", "worktree_id": "main", "fencing_token": null,
         "maker": "unknown", "created_at": 0,
     });
-    std::fs::write(playground.root().join(".jvs/intents/20260101-dead.json"), intent.to_string())
-        .expect("writable");
+    std::fs::write(
+        playground.root().join(".jvs/intents/20260101t000000000z-deadbeef.json"),
+        intent.to_string(),
+    )
+    .expect("writable");
     let found = playground.jvs(&["doctor", "--strict", "--json"]);
     assert_eq!(found.code, 1);
     let codes: Vec<Value> =
         found.data()["findings"].as_array().expect("a list").iter().map(|one| one["code"].clone()).collect();
     assert_eq!(codes, ["lock_copy_stale", "partial_snapshot"]);
-    let partial = playground.jvs(&["--json", "info", "20260101-dead"]);
+    let partial = playground.jvs(&["--json", "info", "20260101t000000000z-deadbeef"]);
     assert_eq!((partial.code, &partial.error()["class"]), (26, &"E_PARTIAL_SNAPSHOT".into()));
-    assert_eq!(playground.jvs(&["doctor", "--repair"]).code, 0);
+    let repaired = playground.jvs(&["doctor", "--repair"]);
+    assert_eq!(repaired.code, 0);
+    assert!(repaired.stdout.contains("in the trash: items=3"), "{}", repaired.stdout);
     assert_eq!(playground.jvs(&["doctor", "--strict"]).code, 0);
-    assert_eq!(playground.jvs(&["info", "20260101-dead"]).code, 1, "and now it is unknown");
+    let purged = playground.json(&["doctor", "--purge"]);
+    assert_eq!((&purged["purged"]["items"], &purged["trash"]["items"]), (&3.into(), &0.into()));
+    assert_eq!(playground.jvs(&["info", "20260101t000000000z-deadbeef"]).code, 1, "and now it is unknown");
 }
 
 /// An entry of the sequence was removed, and repair took the snapshots published after it for unfinished
@@ -224,4 +232,21 @@ fn a_failed_examination_has_its_own_exit_code() {
     let playground = Playground::new();
     std::fs::write(playground.root().join(".jvs/repo.json"), b"{").expect("writable");
     assert_eq!(playground.jvs(&["doctor"]).code, 2);
+}
+
+#[test]
+fn a_preview_lists_what_a_restore_would_change_and_changes_nothing() {
+    let playground = Playground::new();
+    std::fs::write(playground.root().join("main/file"), b"one").expect("writable");
+    let session = playground.acquire();
+    playground.json(&["snapshot", "--session-id", &session]);
+    std::fs::write(playground.root().join("main/file"), b"changed").expect("writable");
+    let preview = playground.json(&["restore", "head", "--preview"]);
+    assert_eq!(preview["changes"][0]["path"], "file");
+    assert_eq!(preview["unsaved"][0]["change"], "modified");
+    let text = playground.jvs(&["restore", "head", "--preview"]);
+    assert!(text.code == 0 && text.stdout.contains("--discard-changes"), "{}", text.stdout);
+    assert_eq!(std::fs::read(playground.root().join("main/file")).expect("there"), b"changed");
+    let restored = playground.json(&["restore", "head", "--session-id", &session, "--discard-changes"]);
+    assert_eq!((&restored["rescued"], &restored["settled"]), (&Value::Null, &json!([])));
 }

@@ -1,10 +1,10 @@
 //! `jvs run`: the command runs only while the lock is held.
 
 use rustix::process::{Pid, Signal, kill_process};
-use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
 
 use crate::jvs::support::{Playground, ran};
 use crate::running::{Running, assert_gone, spoken, until};
+use crate::terminal;
 
 #[test]
 fn the_command_gets_its_token_and_its_exit_code_is_passed_on() {
@@ -94,11 +94,7 @@ fn a_run_that_slept_through_its_lease_kills_the_command_when_it_wakes() {
 #[test]
 fn a_command_in_the_background_that_wants_the_terminal_is_ended() {
     let playground = Playground::new();
-    let master = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY).expect("there are terminals");
-    grantpt(&master).and_then(|()| unlockpt(&master)).expect("our own");
-    let name = ptsname(&master, Vec::new()).expect("it has a name");
-    let terminal = std::fs::File::options().read(true).write(true).open(name.to_str().expect("a path"));
-    let terminal = terminal.expect("our own");
+    let (_master, terminal) = terminal::open();
     let mut shell = playground.program("setsid");
     // With -m the shell gives each job a group of its own, as at a prompt.
     let script = "\"$0\" run -- cat & echo $!; wait $!";

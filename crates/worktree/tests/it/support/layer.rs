@@ -55,11 +55,27 @@ pub struct HookedFs {
     hook: Arc<Hook>,
     time_offset: Arc<AtomicI64>,
     only_new: bool,
+    unlisted: Option<OsString>,
+    whole_seconds: bool,
+    /// What a full disk has left, in bytes.
+    free_bytes: Option<u64>,
 }
 
 impl HookedFs {
     pub fn new(hook: impl Fn(Call, &Path) -> CallOutcome + Send + Sync + 'static) -> Self {
-        Self { hook: Arc::new(hook), time_offset: Arc::default(), only_new: false }
+        Self {
+            hook: Arc::new(hook),
+            time_offset: Arc::default(),
+            only_new: false,
+            unlisted: None,
+            whole_seconds: false,
+            free_bytes: None,
+        }
+    }
+
+    /// A filesystem that has no more free space than this.
+    pub fn with_free_bytes(free_bytes: u64) -> Self {
+        Self { free_bytes: Some(free_bytes), ..Self::new(|_, _| CallOutcome::Proceed) }
     }
 
     /// A filesystem whose clock differs from the machine's.
@@ -72,6 +88,25 @@ impl HookedFs {
     /// A filesystem on which time has passed since its files were written: only new files show it.
     pub fn with_probes_ahead_by(ms: i64) -> Self {
         Self { only_new: true, ..Self::with_clock_ahead_by(ms) }
+    }
+
+    /// The process is killed at the first call of this kind.
+    pub fn killed_from(first: Call) -> Self {
+        let dead = AtomicBool::new(false);
+        Self::new(move |call, _| {
+            dead.fetch_or(call == first, Ordering::SeqCst);
+            if dead.load(Ordering::SeqCst) { CallOutcome::Fail(crash()) } else { CallOutcome::Proceed }
+        })
+    }
+
+    /// A filesystem whose times are whole seconds.
+    pub fn with_whole_seconds() -> Self {
+        Self { whole_seconds: true, ..Self::new(|_, _| CallOutcome::Proceed) }
+    }
+
+    /// A filesystem whose listings lack one name, as if it had been created while they were read.
+    pub fn not_listing(name: &str) -> Self {
+        Self { unlisted: Some(name.into()), ..Self::new(|_, _| CallOutcome::Proceed) }
     }
 
     /// Fails from call number `at` (from 0) on. If that is a write, `quarters` of the bytes are stored.
@@ -110,6 +145,9 @@ impl HookedFs {
 
     fn dated(&self, mut meta: Meta) -> Meta {
         meta.modified = UnixMs(meta.modified.0 + self.time_offset.load(Ordering::SeqCst));
+        if self.whole_seconds {
+            meta.modified = UnixMs(meta.modified.0 / 1000 * 1000);
+        }
         meta
     }
 }
@@ -151,7 +189,8 @@ impl Fs for HookedFs {
 
     fn list(&self, path: &Path) -> io::Result<Vec<OsString>> {
         self.ask(Call::List, path)?;
-        RealFs.list(path)
+        let names = RealFs.list(path)?;
+        Ok(names.into_iter().filter(|name| Some(name) != self.unlisted.as_ref()).collect())
     }
 
     fn link(&self, from: &Path, to: &Path) -> io::Result<()> {
@@ -194,6 +233,10 @@ impl Fs for HookedFs {
     fn sync_dir(&self, path: &Path) -> io::Result<()> {
         self.ask(Call::SyncDir, path)?;
         RealFs.sync_dir(path)
+    }
+
+    fn free_bytes(&self, reported: u64) -> u64 {
+        self.free_bytes.unwrap_or(reported)
     }
 
     fn step(&self) -> io::Result<()> {

@@ -1,0 +1,131 @@
+//! Stored manifests. A snapshot without a base has a whole manifest; one with a base has the lines that differ
+//! from its base's.
+//!
+//! ```text
+//! base 20261116t002902483z-ef0d6e14
+//! - path-that-is-gone
+//! + f 0644 12 <hash of the bytes> path-that-is-new-or-changed
+//! ```
+//!
+//! **Invariant.** The content hash in the descriptor is that of the whole manifest, so damage anywhere in the
+//! chain is noticed. A chain ends: each base was taken before the snapshot that names it, and there are at most
+//! [`LAYERS_MAX`] of them.
+
+use std::collections::BTreeMap;
+use std::fmt::Write;
+
+use crate::error::{Error, ErrorContext, Result};
+use crate::fs::absent_is_none;
+use crate::ids::SnapshotId;
+use crate::repo::Repo;
+use crate::tree::{LayeredTree, Root, TreeManifest, manifest_path, unescape};
+
+/// Layers of a snapshot at most. A snapshot beyond it has the oldest layer as its base: it stores again what
+/// changed since that one, and nothing else.
+pub(crate) const LAYERS_MAX: usize = 64;
+
+/// A snapshot's whole manifest, and the snapshots that have its files.
+pub(crate) struct ManifestChain {
+    pub(crate) manifest: TreeManifest,
+    /// Oldest first; the snapshot itself is the last.
+    pub(crate) layers: Vec<SnapshotId>,
+}
+
+impl Repo {
+    /// Reads the manifest of `id` and those below it.
+    pub(crate) fn manifest_chain(&self, id: &SnapshotId) -> Result<ManifestChain> {
+        let (mut layers, mut deltas) = (vec![id.clone()], Vec::new());
+        let whole = loop {
+            let at = layers.last().expect("it begins with one");
+            let path = self.layout.snapshot_manifest(at);
+            if let Some(bytes) = absent_is_none(self.env.fs.read(&path)).doing("read", &path)? {
+                break String::from_utf8(bytes).map_err(|cause| Error::damaged(&path, cause))?;
+            }
+            let path = self.layout.snapshot_delta(at);
+            let bytes = absent_is_none(self.env.fs.read(&path)).doing("read", &path)?;
+            let bytes = bytes.ok_or_else(|| Error::damaged(&path, "the snapshot has no manifest"))?;
+            let delta = String::from_utf8(bytes).map_err(|cause| Error::damaged(&path, cause))?;
+            let base = delta.lines().next().and_then(|line| line.strip_prefix("base ")?.parse().ok());
+            let base: SnapshotId = base.ok_or_else(|| Error::damaged(&path, "the manifest names no base"))?;
+            if layers.len() > LAYERS_MAX || layers.contains(&base) {
+                return Err(Error::damaged(&path, "the manifests have no end"));
+            }
+            deltas.push(delta);
+            layers.push(base);
+        };
+        layers.reverse();
+        Ok(ManifestChain { manifest: applied(whole, &deltas), layers })
+    }
+
+    /// The stored tree of a snapshot.
+    pub(crate) fn stored_tree(&self, id: &SnapshotId) -> Result<LayeredTree> {
+        let ManifestChain { manifest, layers } = self.manifest_chain(id)?;
+        let open = |id: &SnapshotId| Root::open(&self.layout.snapshot_tree(id));
+        LayeredTree::open(layers.iter().map(open).collect::<Result<_>>()?, &manifest)
+    }
+}
+
+/// The manifest after all deltas, of which the oldest is the last.
+fn applied(whole: String, deltas: &[String]) -> TreeManifest {
+    if deltas.is_empty() {
+        return TreeManifest::from_text(whole);
+    }
+    let mut lines = by_path(&whole);
+    for delta in deltas.iter().rev() {
+        for change in delta.lines().skip(1) {
+            match change.split_at_checked(2) {
+                Some(("- ", path)) => drop(lines.remove(&sort_key(path))),
+                Some(("+ ", line)) => drop(lines.insert(sort_key(manifest_path(line)), line)),
+                // The content hash shows it.
+                _ => {}
+            }
+        }
+    }
+    let mut text = String::with_capacity(whole.len());
+    for line in lines.values() {
+        writeln!(text, "{line}").expect("a string");
+    }
+    TreeManifest::from_text(text)
+}
+
+/// The lines of `after` that `base` does not have, and the paths that it has beyond them.
+pub(crate) fn delta(base_id: &SnapshotId, base: &TreeManifest, after: &TreeManifest) -> String {
+    let (ours, theirs) = (by_path(base.as_text()), by_path(after.as_text()));
+    let mut text = format!("base {base_id}\n");
+    for line in ours.iter().filter(|(path, _)| !theirs.contains_key(*path)).map(|(_, line)| line) {
+        writeln!(text, "- {}", manifest_path(line)).expect("a string");
+    }
+    for line in theirs.iter().filter(|(path, line)| ours.get(*path) != Some(line)).map(|(_, line)| line) {
+        writeln!(text, "+ {line}").expect("a string");
+    }
+    text
+}
+
+fn by_path(text: &str) -> BTreeMap<Vec<u8>, &str> {
+    text.lines().map(|line| (sort_key(manifest_path(line)), line)).collect()
+}
+
+/// Manifests are sorted by the unescaped path, in which the root is empty.
+fn sort_key(path: &str) -> Vec<u8> {
+    unescape(if path == "." { "" } else { path })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_delta_and_its_base_make_the_whole_again_byte_by_byte() {
+        let manifest = |text: &str| TreeManifest::from_text(text.to_owned());
+        let base = manifest("d 0755 .\nf 0644 1 aa a-b\nf 0644 1 aa gone\nl x%20y link\n");
+        let after = manifest("d 0755 .\nf 0644 1 bb a%20b\nf 0600 1 aa a-b\nd 0700 a%c3%a9\nl x%20y link\n");
+        let id = "20261116t002902483z-ef0d6e14".parse().expect("an id");
+        let text = delta(&id, &base, &after);
+        assert_eq!(
+            text,
+            "base 20261116t002902483z-ef0d6e14\n- gone\n+ f 0644 1 bb a%20b\n+ f 0600 1 aa a-b\n+ d 0700 a%c3%a9\n"
+        );
+        assert_eq!(applied(base.as_text().to_owned(), &[text]), after);
+        assert_eq!(delta(&id, &after, &after).lines().count(), 1, "nothing changed");
+    }
+}
