@@ -83,8 +83,10 @@ pub enum Verdict {
 pub struct ManifestOutcome {
     /// The decision on the manifest.
     pub verdict: Verdict,
-    /// Send it with the next try: it preserves the age of the attempt.
-    pub attempt_id: String,
+    /// Unless granted: send it with the next try of the same manifest, soon, to keep the place in the queue.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "openapi", schema(value_type = Option<schema_types::AttemptId>))]
+    pub attempt_id: Option<String>,
     /// The lease, if granted: the fields of the acquire response, inlined.
     #[cfg_attr(feature = "openapi", schema(ignore))]
     #[serde(flatten, default, skip_serializing_if = "Option::is_none")]
@@ -292,7 +294,8 @@ pub struct ResourceState {
     pub kind: String,
     /// Name of the resource, normalized.
     pub name: String,
-    /// `free`, `held`, or `revoking`: no lease has authority, but the resource is still blocked.
+    /// Whether a lease holds the resource, and how.
+    #[cfg_attr(feature = "openapi", schema(value_type = schema_types::ResourceCondition))]
     pub state: String,
     /// Leases that overlap with the resource, oldest first; truncated if there are very many.
     pub leases: Vec<Lease>,
@@ -324,6 +327,8 @@ pub struct Waiting {
     pub namespace: String,
     /// Identity of the waiter.
     pub identity: String,
+    /// Display name of the waiter.
+    pub owner: String,
     /// Agent that waits, if any.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub agent_id: Option<String>,
@@ -382,6 +387,9 @@ pub struct Timeouts {
 pub struct Event {
     /// `granted`, `released`, `expired`, `revoked`, `reclaimed`, `committed` or `contention`.
     pub event: String,
+    /// When the event became durable or the conflict was met, in Unix milliseconds of the server's clock.
+    #[serde(default)]
+    pub at_unix_ms: u64,
     /// Namespace of the event.
     pub namespace: String,
     /// Public id of the lease; missing in `contention`.

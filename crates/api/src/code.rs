@@ -147,12 +147,22 @@ pub struct Hints {
     /// When to retry, in seconds.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub retry_after_seconds: Option<u64>,
-    /// Holder of the conflicting lease.
+    /// Identity of the holder of the conflicting lease.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub holder: Option<String>,
+    /// Display name that the holder gave itself.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub owner: Option<String>,
+    /// Milliseconds until the conflicting lease expires without a renewal; 0 if it has ended and still blocks its resources.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub remaining_ms: Option<u64>,
     /// Queue position: the number of earlier conflicting waiters.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub position: Option<u64>,
+    /// Send it with the next try, to keep the place in the queue.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "openapi", schema(value_type = Option<crate::schema_types::AttemptId>))]
+    pub attempt_id: Option<String>,
     /// Public id of the session's own conflicting lease.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub lease: Option<String>,

@@ -36,6 +36,8 @@ pub mod path {
     pub const REMOVE_STATE: &str = "/v1/remove_state";
     /// Describe a key.
     pub const DESCRIBE: &str = "/v1/describe";
+    /// List a namespace's keys that have a document.
+    pub const KEYS: &str = "/v1/keys";
     /// Declare the resources that an agent intends to use.
     pub const MANIFEST: &str = "/v1/manifest";
     /// Extend several leases.

@@ -52,6 +52,10 @@ pub struct Acquire {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "openapi", schema(value_type = Option<schema_types::SessionId>))]
     pub session_id: Option<String>,
+    /// For a retry: `attempt_id` of the last refusal, to keep the place in the queue. Missing on the first try.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "openapi", schema(value_type = Option<schema_types::AttemptId>))]
+    pub attempt_id: Option<String>,
     /// Opaque data of the holder, up to 1 KiB.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "openapi", schema(value_type = Option<schema_types::Metadata>))]

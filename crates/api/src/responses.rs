@@ -117,10 +117,17 @@ pub struct Described {
     pub updated_at_unix: Option<u64>,
     /// Number of waiters for the key.
     pub waiters: u64,
+    /// Identity of the lease's holder.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub holder: Option<String>,
+    /// Public id of the lease.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "openapi", schema(value_type = Option<schema_types::PublicId>))]
+    pub public_id: Option<String>,
     /// Same as `lease.owner`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub owner: Option<String>,
-    /// Public id of the lease; same as `lease.lease_id`.
+    /// Same as `public_id`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "openapi", schema(value_type = Option<schema_types::PublicId>))]
     pub lease_id: Option<String>,
@@ -137,6 +144,35 @@ pub struct Described {
     /// Fencing token of the lease.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub fencing_token: Option<u64>,
+}
+
+/// A page of the keys of a namespace that have a document.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct Keys {
+    /// Keys, sorted by name.
+    pub keys: Vec<StoredKey>,
+    /// Pass as `cursor=` to get the next page; missing on the last page.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cursor: Option<String>,
+}
+
+/// A key that has a document, without the document.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct StoredKey {
+    /// Name of the key.
+    #[cfg_attr(feature = "openapi", schema(value_type = schema_types::Key))]
+    pub key: String,
+    /// Version of the key's document.
+    pub version: u64,
+    /// Hash of the document.
+    #[cfg_attr(feature = "openapi", schema(value_type = schema_types::Etag))]
+    pub state_etag: String,
+    /// Length of the document, in bytes.
+    pub state_bytes: u64,
+    /// Time of the last commit, in Unix seconds.
+    pub updated_at_unix: u64,
 }
 
 /// Public view of the lease on a key.
@@ -259,21 +295,27 @@ pub struct Reloaded {
     pub connections_closed: u64,
 }
 
-/// Namespaces visible to the caller.
+/// A page of the namespaces visible to the caller.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Namespaces {
-    /// Names of the namespaces, sorted.
+    /// Names of the namespaces, in no particular order.
     #[cfg_attr(feature = "openapi", schema(value_type = Vec<schema_types::Namespace>))]
     pub namespaces: Vec<String>,
+    /// Pass as `cursor=` to get the next page; missing on the last page.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cursor: Option<String>,
 }
 
-/// Quotas of all scopes.
+/// A page of the quotas of all scopes.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Quotas {
-    /// One entry for each scope.
+    /// One entry for each scope with a quota or a pause.
     pub quotas: Vec<ScopeQuota>,
+    /// Pass as `cursor=` to get the next page; missing on the last page.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cursor: Option<String>,
 }
 
 /// Limits and state of a scope.

@@ -53,8 +53,8 @@ string_schemas! {
     /// Public id of a lease. It is not secret and grants no authority.
     #[schema(pattern = "^L-0{8}[0-9a-f]{8}000[0-9a-f]{13}$")]
     PublicId,
-    /// Opaque id of a manifest attempt; it carries the attempt's age.
-    #[schema(pattern = r"^A-[0-9a-f]{32}\.[A-Za-z0-9_-]{21}[AQgw]$")]
+    /// Opaque id of an attempt: a request and its retries. It carries the place in the queue.
+    #[schema(pattern = "^A-[A-Za-z0-9_-]{96}$")]
     AttemptId,
     /// Why an agent needs the resources, for people.
     #[schema(min_length = 1, max_length = 256, pattern = r"^[^\u0000-\u001f\u007f-\u009f]+$")]
@@ -140,4 +140,18 @@ pub enum LeaseState {
     Revoking,
     /// Revoked; its resources are free.
     Revoked,
+}
+
+/// Whether a resource can be acquired.
+#[derive(ToSchema)]
+#[schema(rename_all = "snake_case")]
+pub enum ResourceCondition {
+    /// No lease overlaps with it.
+    Available,
+    /// A lease holds it that is not activated yet, and no active one does.
+    Reserved,
+    /// An active lease holds it.
+    Active,
+    /// No lease has authority over it, but it is still blocked.
+    Revoking,
 }

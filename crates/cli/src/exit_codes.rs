@@ -93,6 +93,20 @@ pub const LOCKD: [ExitCode; 9] = [
     ),
 ];
 
+/// The word for an exit code in the output for programs, where the server sent no error code.
+pub fn word(code: u8) -> &'static str {
+    match code {
+        USAGE => "usage",
+        HELD => "held",
+        FENCED => "fenced",
+        EXPIRED => "expired",
+        UNAVAILABLE => "unavailable",
+        DENIED => "denied",
+        INDETERMINATE => "indeterminate",
+        _ => "failed",
+    }
+}
+
 /// The exit code of a client error.
 pub fn of_kind(kind: Kind) -> u8 {
     match kind {

@@ -32,6 +32,14 @@ impl ByteProgress {
         self.bar.set_length(bytes);
     }
 
+    /// Begins to count bytes whose number is not known.
+    pub fn begin_unknown(&self) {
+        self.begin(0);
+        self.bar.unset_length();
+        let style = ProgressStyle::with_template("{msg} {spinner} {bytes} {bytes_per_sec}");
+        self.bar.set_style(style.expect("the template is a constant that parses"));
+    }
+
     /// Counts bytes. The bar is cleared once all of them are counted.
     pub fn advance(&self, bytes: u64) {
         self.bar.inc(bytes);
@@ -59,8 +67,16 @@ impl lockd_client::TransferProgress for ByteProgress {
         ByteProgress::begin(self, bytes);
     }
 
+    fn begin_unknown(&self) {
+        ByteProgress::begin_unknown(self);
+    }
+
     fn moved(&self, bytes: u64) {
         self.advance(bytes);
+    }
+
+    fn end(&self) {
+        self.bar.finish_and_clear();
     }
 }
 

@@ -1,53 +1,84 @@
 //! `lockd client`: leases and documents from a shell.
 //!
 //! **Invariant.** Server responses are untrusted: the exports that `acquire` prints are safe to eval, and output
-//! for people and JSON contain no characters that direct a terminal or the order of text. A lease from the environment is used for its own key only.
+//! for people and JSON contain no characters that direct a terminal or the order of text. A lease from the environment is
+//! used for its own key only.
 //!
-//! Its exit codes are in [`exit_codes`].
+//! Its exit codes are in [`crate::exit_codes`].
 //!
 //! The modules in reading order: `args` is the command line; `environment` is the `LOCKD_CLIENT_*` variables that `acquire`
-//! exports; `agents` is for `lockd run --intent` and `lockd mcp`; `leases`, `documents`, `views` and `watch` are the
-//! commands.
+//! exports; `agents` is for `lockd run --intent` and `lockd mcp`; `leases`, `documents`, `views`, `keys`, `why`,
+//! `watch`, `events`, `operators`, `agent_commands` and `server_texts` are the commands.
 
 mod args;
 mod environment;
+mod input_document;
+mod output_file;
 pub mod agents;
 pub mod leases;
 pub mod documents;
 mod views;
+mod keys;
+mod why;
 mod watch;
+mod events;
+mod operators;
+mod agent_commands;
+mod server_texts;
+pub mod calls;
 mod client_identity;
 
-use std::io::{self, Write};
+use std::io::{self, IsTerminal, Write};
 use std::sync::Arc;
 
-use lockd_client::{Builder, Client, Error};
-use serde::Serialize;
+use lockd_client::{Builder, Client};
+use rustix::fs::fstat;
 
-use crate::exit_codes::{self, FAILED, USAGE};
 use crate::progress::ByteProgress;
-use crate::untrusted::{escape, escape_lines, quote};
 
-use args::Verb;
-pub use args::{ClientArgs, ConnectionArgs, LeaseTerms, Output, TlsFiles, WriteConditions, duration};
+pub use crate::failure::{CommandResult, Failure, client_failure, failed, not_granted, usage_error};
+use crate::output::write_stdout;
+pub use crate::output::{Output, print, print_bytes};
+use args::{AdminVerb, Common, Verb};
+pub use args::{ClientArgs, ConnectionArgs, LeaseTerms, TlsFiles, WriteConditions, duration, output_file};
 pub use client_identity::identity_file;
 pub use documents::poison_output;
 pub use environment::{LeaseCredential, quoted, servers, values};
 
-/// The exit code and the error message.
-pub type Failure = (u8, String);
-/// The result of a command.
-pub type CommandResult = Result<(), Failure>;
-
 /// Runs a `lockd client` command.
 pub fn run(args: &ClientArgs) -> CommandResult {
-    let done = attempt(args);
-    if let Err((_, what)) = &done
-        && let Some(verb) = args.verb.pipes_a_document()
-    {
-        poison_output(verb, what);
+    let mut done = attempt(args);
+    if let Err(failure) = &mut done {
+        match (&args.verb, args.verb.pipes_a_document()) {
+            (Verb::Acquire(_) | Verb::Rebind(_) | Verb::Administer(AdminVerb::Manifest(_)), _)
+                if !args.common.output.is_parsed() =>
+            {
+                fail_eval(failure.code);
+            }
+            (_, Some(verb)) => {
+                poison_output(verb, &failure.message);
+                failure.is_shown = stdout_is_stderr();
+            }
+            _ => {}
+        }
     }
     done
+}
+
+/// Whether standard output and standard error go to the same pipe or file, as with `2>&1`.
+pub fn stdout_is_stderr() -> bool {
+    let of = |stat: rustix::fs::Stat| (stat.st_dev, stat.st_ino);
+    let (out, err) = (fstat(io::stdout()), fstat(io::stderr()));
+    !io::stdout().is_terminal() && matches!((out.map(of), err.map(of)), (Ok(out), Ok(err)) if out == err)
+}
+
+/// Makes the eval of a failed acquire's output fail. Does nothing on a terminal.
+pub fn fail_eval(code: u8) {
+    let mut out = io::stdout().lock();
+    if !out.is_terminal() {
+        // With the pipe closed there is nothing to evaluate.
+        let _ = out.write_all(environment::failing_eval(code).as_bytes()).and_then(|()| out.flush());
+    }
 }
 
 fn attempt(args: &ClientArgs) -> CommandResult {
@@ -75,14 +106,39 @@ async fn dispatch(args: &ClientArgs) -> CommandResult {
         Verb::Remove(remove) => documents::remove(&client, common, remove).await,
         Verb::Edit(_) | Verb::Watch(_) => unreachable!("handled above: they need no client, or their own"),
         Verb::Describe(arg) => views::describe(&client, common, arg).await,
-        Verb::Why(arg) => views::why(&client, common, arg).await,
-        Verb::List => views::list(&client, common).await,
-        Verb::Revoke(arg) => {
-            views::show(common, &client.revoke(&arg.public_id).await.map_err(client_failure)?)
-        }
-        Verb::Reclaim(arg) => {
-            views::show(common, &client.reclaim(&arg.public_id).await.map_err(client_failure)?)
-        }
+        Verb::Why(arg) => why::why(&client, common, arg).await,
+        Verb::List(list) => views::list(&client, common, list).await,
+        Verb::Keys(keys) => keys::keys(&client, common, keys).await,
+        Verb::Lease(lease) => views::lease(&client, common, lease).await,
+        Verb::Resource(resource) => views::resource(&client, common, resource).await,
+        Verb::Contention => views::contention(&client, common).await,
+        Verb::Events(args) => events::events(&client, common, args).await,
+        Verb::Activate(lease) => leases::activate(&client, common, lease).await,
+        Verb::Rebind(lease) => leases::rebind(&client, common, lease).await,
+        Verb::Touch(lease) => leases::touch(&client, common, lease).await,
+        Verb::Fence(fence) => leases::fence(&client, common, fence).await,
+        Verb::Metrics => server_texts::metrics(&client, common).await,
+        Verb::Openapi => server_texts::openapi(&client, common).await,
+        Verb::Administer(verb) => administer(&client, common, verb).await,
+    }
+}
+
+async fn administer(client: &Client, common: &Common, verb: &AdminVerb) -> CommandResult {
+    match verb {
+        AdminVerb::Revoke(args) => operators::revoke(client, common, args).await,
+        AdminVerb::Reclaim(args) => operators::reclaim(client, common, args).await,
+        AdminVerb::Pause(args) => operators::pause(client, common, args, true).await,
+        AdminVerb::Resume(args) => operators::pause(client, common, args, false).await,
+        AdminVerb::Quotas => operators::quotas(client, common).await,
+        AdminVerb::SetQuota(args) => operators::set_quota(client, common, args).await,
+        AdminVerb::Namespaces => operators::namespaces(client, common).await,
+        AdminVerb::DeleteNamespace(args) => operators::delete_namespace(client, common, args).await,
+        AdminVerb::Agents => agent_commands::agents(client, common).await,
+        AdminVerb::SetAgent(args) => agent_commands::set_agent(client, common, args).await,
+        AdminVerb::Manifest(args) => agent_commands::manifest(client, common, args).await,
+        AdminVerb::Heartbeat(args) => agent_commands::heartbeat(client, common, args).await,
+        AdminVerb::ReleaseAll(args) => agent_commands::release_all(client, common, args).await,
+        AdminVerb::Reconcile(args) => agent_commands::reconcile(client, common, args).await,
     }
 }
 
@@ -99,60 +155,4 @@ fn prepare(connection: &ConnectionArgs) -> Result<Builder, Failure> {
     let builder = location.into_iter().fold(builder, Builder::identity_location);
     let builder = connection.denylist_path.iter().fold(builder, Builder::denylist_file);
     Ok(connection.server.iter().fold(builder, Builder::endpoint))
-}
-
-/// A client error as an exit code and a message with the refusal's hints.
-#[expect(clippy::needless_pass_by_value, reason = "the signature that `map_err` needs")]
-pub fn client_failure(error: Error) -> Failure {
-    let code = exit_codes::of_kind(error.kind());
-    let hints = error.refusal().map(|refusal| hints(&refusal.hints)).unwrap_or_default();
-    (code, escape(&format!("{error}{hints}")))
-}
-
-fn hints(hints: &api::Hints) -> String {
-    let mut text = String::new();
-    let mut add = |name: &str, value: Option<String>| {
-        if let Some(value) = value {
-            text = format!("{text} {name}={value}");
-        }
-    };
-    add("holder", hints.holder.as_deref().map(quote));
-    add("position", hints.position.map(|position| position.to_string()));
-    add("current_version", hints.current_version.map(|version| version.to_string()));
-    add("current_etag", hints.current_etag.clone());
-    text
-}
-
-/// A failure on this machine: exit code 1.
-pub fn failed(what: &str, error: &dyn std::fmt::Display) -> Failure {
-    (FAILED, format!("{what}: {error}"))
-}
-
-/// Wrong usage or invalid input: exit code 2.
-pub fn usage_error(what: impl Into<String>) -> Failure {
-    (USAGE, what.into())
-}
-
-/// Prints a response as JSON or as `text`.
-pub fn print(output: Output, response: &impl Serialize, text: impl FnOnce() -> String) -> CommandResult {
-    let text = match output {
-        Output::Json => escape_lines(&serde_json::to_string(response).expect("plain data")) + "\n",
-        Output::Text => text(),
-    };
-    print_bytes(text.as_bytes())
-}
-
-/// Writes to standard output. A closed pipe is no failure.
-pub fn print_bytes(bytes: &[u8]) -> CommandResult {
-    write_stdout(bytes).map(drop)
-}
-
-/// Writes to standard output and flushes; false if the reader has closed the pipe.
-fn write_stdout(bytes: &[u8]) -> Result<bool, Failure> {
-    let mut out = io::stdout().lock();
-    match out.write_all(bytes).and_then(|()| out.flush()) {
-        Ok(()) => Ok(true),
-        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(false),
-        Err(error) => Err(failed("writing the output", &error)),
-    }
 }

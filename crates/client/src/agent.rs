@@ -8,22 +8,19 @@ use api::agents::{
 };
 use api::{path, requests, responses};
 
-use crate::call::ApiRequest;
-use crate::client::{Client, encode, get, post, query, read};
+use crate::call::{ApiRequest, ApiResponse};
+use crate::client::Client;
 use crate::clock::BootTime;
 use crate::error::Error;
 use crate::lease::Lease;
+use crate::request::{encode, get, post, query, read};
+use crate::waiting::{BlockedReply, LeaseReply, LeaseRequest, Wait, WaitStatus};
 
 /// The outcome of [`Client::declare`].
 #[derive(Debug)]
 pub enum DeclareOutcome {
-    /// The manifest was granted.
-    Granted {
-        /// It renews itself.
-        lease: Lease,
-        /// The attempt that it was granted for; save it for a restart.
-        attempt_id: String,
-    },
+    /// The manifest was granted; the lease renews itself.
+    Granted(Lease),
     /// Not granted before the deadline, or not before the caller does what the verdict says.
     NotGranted(Box<ManifestOutcome>),
 }
@@ -36,27 +33,20 @@ impl Client {
     }
 
     /// Sends a manifest until it is granted: waits where the verdict allows it, and after `DIE` backs off for `backoff_ms` and
-    /// retries with the same attempt. Returns [`DeclareOutcome::NotGranted`] when `timeout` has passed, and at once if the session must
+    /// retries with the same attempt. Returns [`DeclareOutcome::NotGranted`] when the time to wait is over, and at once if the session must
     /// release leases first or grants are paused. A later call should pass the returned `attempt_id`: it keeps its age.
-    pub async fn declare(&self, manifest: &Manifest, timeout: Duration) -> Result<DeclareOutcome, Error> {
-        let end = BootTime::now().after(timeout);
-        let mut request = manifest.clone();
-        loop {
-            let wait = end.remaining();
-            request.wait_ms = u64::try_from(wait.as_millis()).ok().filter(|ms| *ms > 0);
-            let response = self.servers.call(ApiRequest { wait, ..post(path::MANIFEST, &request) }).await?;
-            let mut judged: ManifestOutcome = read(&response)?;
-            if let Some(granted) = judged.lease.take() {
-                let lease = self.start_lease(granted, response.sent_at).await?;
-                return Ok(DeclareOutcome::Granted { lease, attempt_id: judged.attempt_id });
+    ///
+    /// `wait` may be a [`Duration`]; it replaces `wait_ms` of the manifest. The wait survives broken connections and restarts
+    /// of the server.
+    pub async fn declare(&self, manifest: &Manifest, wait: impl Into<Wait>) -> Result<DeclareOutcome, Error> {
+        let (mut judged, sent_at) =
+            self.wait_for(manifest, manifest.attempt_id.clone(), &wait.into()).await?;
+        match judged.lease.take() {
+            Some(granted) => {
+                let lease = self.start_lease(granted, sent_at).await?;
+                Ok(DeclareOutcome::Granted(lease))
             }
-            let backoff = Duration::from_millis(judged.backoff_ms.unwrap_or_default());
-            let must_release = judged.verdict == Verdict::Die && !judged.release.is_empty();
-            if must_release || judged.verdict == Verdict::Paused || end.remaining() <= backoff {
-                return Ok(DeclareOutcome::NotGranted(Box::new(judged)));
-            }
-            request.attempt_id = Some(judged.attempt_id);
-            tokio::time::sleep(backoff).await;
+            None => Ok(DeclareOutcome::NotGranted(Box::new(judged))),
         }
     }
 
@@ -110,6 +100,42 @@ impl Client {
     /// Waiters, the leases that block them, and recent contention.
     pub async fn contention(&self, namespace: Option<&str>) -> Result<Contention, Error> {
         self.call(get(query(path::CONTENTION, &[("namespace", namespace)]))).await
+    }
+}
+
+impl LeaseRequest for Manifest {
+    /// The verdict, and when the request was sent that it is the response to.
+    type Outcome = (ManifestOutcome, BootTime);
+
+    fn request(&self, queue_time: Duration, attempt_id: Option<&str>) -> ApiRequest {
+        let request = Manifest {
+            wait_ms: u64::try_from(queue_time.as_millis()).ok().filter(|ms| *ms > 0),
+            attempt_id: attempt_id.map(ToString::to_string),
+            ..self.clone()
+        };
+        ApiRequest { wait: queue_time, ..post(path::MANIFEST, &request) }
+    }
+
+    fn read(&self, reply: Result<ApiResponse, Error>) -> Result<LeaseReply<Self::Outcome>, Error> {
+        let response = reply?;
+        let judged: ManifestOutcome = read(&response)?;
+        let must_release = judged.verdict == Verdict::Die && !judged.release.is_empty();
+        if judged.lease.is_some() || must_release || judged.verdict == Verdict::Paused {
+            return Ok(LeaseReply::Done((judged, response.sent_at)));
+        }
+        let status = WaitStatus {
+            holder: judged.holders.first().map(|lease| lease.holder.clone()),
+            owner: judged.holders.first().map(|lease| lease.owner.clone()),
+            position: judged.position,
+            leases: judged.holders.iter().map(|lease| lease.public_id.clone()).collect(),
+            ..WaitStatus::default()
+        };
+        Ok(LeaseReply::Blocked(Box::new(BlockedReply {
+            attempt_id: judged.attempt_id.clone(),
+            status,
+            backoff: Duration::from_millis(judged.backoff_ms.unwrap_or_default()),
+            otherwise: Ok((judged, response.sent_at)),
+        })))
     }
 }
 

@@ -4,34 +4,32 @@
 //! the server still remembers that key: the response to a retry is the response to every attempt. If no response
 //! arrives, the error is [`Kind::Indeterminate`].
 
-use std::error::Error as _;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
-use api::responses::Ready;
-use api::{Code, Refusal, header};
-use http_body_util::{BodyExt, Limited};
+use api::{Code, header};
 use hyper::body::{Bytes, Incoming};
-use hyper::{HeaderMap, Method, Request, Response};
-use hyper_util::client::legacy::{Client as Pool, Error as PoolError};
-use hyper_util::rt::{TokioExecutor, TokioTimer};
-
-use tokio_rustls::TlsConnector;
+use hyper::{Method, Response};
+use hyper_util::client::legacy::Error as PoolError;
 
 use crate::certificate_error;
 use crate::clock::BootTime;
-use crate::connect::Connector;
+use crate::document_body::DocumentBody;
 use crate::endpoint::Endpoint;
 use crate::error::{Error, Kind};
+use crate::exchange::{
+    AttemptError, ConnectionPool, PooledServer, causes, error_from, http_request, is_no_http, new_pool,
+    other_protocol, read_body, unreachable_server,
+};
 use crate::identity_files::ClientIdentity;
-use crate::progress::{ProgressBody, ProgressSink, download};
+use crate::progress::{self, ProgressSink};
 use crate::random;
 
-/// The longest response that is accepted, in bytes.
-const RESPONSE_BYTES_MAX: usize = 1 << 30;
 /// The lowest expected upload rate: one attempt's timeout grows with the body by it.
 const UPLOAD_BYTES_PER_MS: u64 = 1000;
+/// A stream must send something at least this often.
+const STREAM_IDLE_TIMEOUT: Duration = Duration::from_secs(60);
 /// The first and the longest delay between two rounds over all servers, before jitter.
 const BACKOFF: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(1));
 const TIMED_OUT: &str = "no response before the timeout";
@@ -46,12 +44,33 @@ pub(crate) struct RetryPolicy {
     pub(crate) window: Duration,
 }
 
+impl ApiRequest {
+    /// The same request without a body.
+    pub(crate) fn again(&self) -> ApiRequest {
+        ApiRequest {
+            method: self.method.clone(),
+            path: self.path.clone(),
+            headers: self.headers.clone(),
+            body: DocumentBody::default(),
+            ..*self
+        }
+    }
+}
+
+impl RetryPolicy {
+    /// How long one attempt may take, besides its time in a wait queue.
+    pub(crate) fn reply_timeout(&self) -> Duration {
+        self.connect_timeout + self.response_timeout
+    }
+}
+
 /// One request of the API.
+#[derive(Debug)]
 pub(crate) struct ApiRequest {
     pub(crate) method: Method,
     pub(crate) path: String,
     pub(crate) headers: Vec<(&'static str, String)>,
-    pub(crate) body: Bytes,
+    pub(crate) body: DocumentBody,
     pub(crate) mutates: bool,
     /// Added to the response timeout: how long the server may queue the request.
     pub(crate) wait: Duration,
@@ -62,40 +81,18 @@ pub(crate) struct ApiRequest {
 /// A response, with its body.
 pub(crate) struct ApiResponse {
     pub(crate) status: u16,
-    pub(crate) headers: HeaderMap,
     pub(crate) body: Bytes,
     /// Read before the request of this response was sent.
     pub(crate) sent_at: BootTime,
 }
 
-/// An attempt without a final response.
-struct AttemptError {
-    error: Error,
-    may_be_applied: bool,
+/// The attempts of one request, at one server after the other.
+pub(crate) struct Attempts<'a> {
+    servers: &'a Servers,
+    /// The index of the server of the first attempt.
+    first: usize,
+    count: usize,
 }
-
-impl AttemptError {
-    /// A certificate was refused: a retry at the same server is in vain.
-    fn is_denied(&self) -> bool {
-        self.error.kind() == Kind::Denied
-    }
-
-    fn final_kind(&self, ambiguous: bool) -> Kind {
-        match () {
-            () if ambiguous => Kind::Indeterminate,
-            () if self.is_denied() => Kind::Denied,
-            () => Kind::Unavailable,
-        }
-    }
-}
-
-struct PooledServer {
-    endpoint: Endpoint,
-    /// The connections, and the generation of the identity that they were opened with.
-    pool: Mutex<(u64, ConnectionPool)>,
-}
-
-type ConnectionPool = Pool<Connector, ProgressBody>;
 
 /// The configured servers, each with its connection pool.
 pub(crate) struct Servers {
@@ -140,71 +137,67 @@ impl Servers {
         if request.mutates {
             request.headers.push((header::IDEMPOTENCY_KEY, random::idempotency_key()));
         }
-        let (started, first) = (BootTime::now(), self.preferred.load(Ordering::Relaxed));
+        let (started, mut attempts) = (BootTime::now(), self.attempts());
         let window = self.policy.window + request.wait;
-        let (mut attempt, mut ambiguous) = (0, false);
+        let mut ambiguous = false;
         loop {
-            let index = (first + attempt) % self.all.len();
-            let failed = match self.try_once(&self.all[index], &request).await {
-                Ok(response) => {
-                    self.preferred.store(index, Ordering::Relaxed);
-                    return response.map_err(|error| error.after(ambiguous));
-                }
+            let failed = match attempts.next(&request).await {
+                Ok(response) => return response.map_err(|error| error.after(ambiguous)),
                 Err(failed) => failed,
             };
             ambiguous |= request.mutates && failed.may_be_applied;
-            attempt += 1;
-            let delay = self.delay(attempt);
-            let attempts_max = if failed.is_denied() { 0 } else { self.policy.attempts_max };
-            if attempt >= attempts_max.max(self.all.len()) || started.elapsed() + delay > window {
-                let kind = failed.final_kind(ambiguous);
-                return Err(failed.error.with_kind(kind).after(ambiguous));
+            let delay = attempts.delay();
+            let is_final = failed.is_final && attempts.has_tried_all() || request.body.is_spent();
+            if is_final || attempts.is_exhausted() || started.elapsed() + delay > window {
+                return Err(failed.into_error(ambiguous));
             }
             tokio::time::sleep(delay).await;
         }
     }
 
-    /// Opens a streaming response from the first server that starts one. The timeout covers the response head only.
-    pub(crate) async fn open(&self, request: &ApiRequest) -> Result<Incoming, Error> {
-        let first = self.preferred.load(Ordering::Relaxed);
-        let mut failed = Error::new(Kind::Unavailable, "no server is configured");
-        for attempt in 0..self.all.len() {
-            let index = (first + attempt) % self.all.len();
-            match self.open_stream(&self.all[index], request).await {
-                Ok(body) => {
-                    self.preferred.store(index, Ordering::Relaxed);
-                    return Ok(body);
-                }
-                Err(error) if error.kind() == Kind::Unavailable => failed = error,
-                Err(error) => return Err(error),
+    /// Begins the attempts of a request, with the server that responded last.
+    pub(crate) fn attempts(&self) -> Attempts<'_> {
+        Attempts { servers: self, first: self.preferred.load(Ordering::Relaxed), count: 0 }
+    }
+
+    pub(crate) fn policy(&self) -> RetryPolicy {
+        self.policy
+    }
+
+    /// Sends a request that changes nothing until a server starts a response. The timeout covers the response's head only.
+    pub(crate) async fn open(&self, request: &ApiRequest) -> Result<Response<Incoming>, Error> {
+        let mut attempts = self.attempts();
+        loop {
+            let failed = match attempts.open(request).await {
+                Ok(response) => return response,
+                Err(failed) => failed,
+            };
+            if failed.is_final && attempts.has_tried_all() || attempts.is_exhausted() {
+                return Err(failed.into_error(false));
+            }
+            tokio::time::sleep(attempts.delay()).await;
+        }
+    }
+
+    /// The same, with one attempt at each server.
+    pub(crate) async fn open_once(&self, request: &ApiRequest) -> Result<Response<Incoming>, Error> {
+        let mut attempts = self.attempts();
+        loop {
+            match attempts.open(request).await {
+                Ok(response) => return response,
+                Err(failed) if attempts.has_tried_all() => return Err(failed.into_error(false)),
+                Err(_) => {}
             }
         }
-        Err(failed)
     }
 
-    async fn open_stream(&self, server: &PooledServer, request: &ApiRequest) -> Result<Incoming, Error> {
-        let (sent_at, timeout) =
-            (BootTime::now(), self.policy.connect_timeout + self.policy.response_timeout);
-        let (generation, pool) = self.pool(server);
-        let sent = pool.request(http_request(server, request, &None)?);
-        let response = tokio::time::timeout(timeout, sent).await;
-        let response = response.map_err(|_| unreachable_server(server, TIMED_OUT, false).error)?;
-        let response = response.map_err(|error| self.failed_attempt(server, generation, &error).error)?;
-        if response.status().is_success() {
-            return Ok(response.into_body());
+    /// The receiver of the progress of a response of this length. It begins now.
+    pub(crate) fn progress(&self, bytes: u64) -> ProgressSink {
+        let sink = self.progress.clone().filter(|_| progress::is_large(bytes));
+        if let Some(sink) = &sink {
+            sink.begin(bytes);
         }
-        let response = tokio::time::timeout(timeout, read_body(server, response, &None, sent_at)).await;
-        let response = response.map_err(|_| unreachable_server(server, TIMED_OUT, false).error)?;
-        Err(error_from(server, &response.map_err(|failed| failed.error)?))
-    }
-
-    /// The delay before an attempt: none for the first attempt at each server, then exponential backoff with jitter.
-    fn delay(&self, attempt: usize) -> Duration {
-        if attempt < self.all.len() {
-            return Duration::ZERO;
-        }
-        let doublings = u32::try_from(attempt - self.all.len()).unwrap_or(u32::MAX).min(10);
-        random::jitter((BACKOFF.0 * 2_u32.pow(doublings)).min(BACKOFF.1))
+        sink
     }
 
     /// One attempt. `Ok` is final, whether success or error; `Err` may be retried.
@@ -213,60 +206,86 @@ impl Servers {
         server: &PooledServer,
         request: &ApiRequest,
     ) -> Result<Result<ApiResponse, Error>, AttemptError> {
+        let sent_at = BootTime::now();
+        let exchanged = async {
+            match self.try_open(server, request).await? {
+                Ok(response) => Ok(Ok(read_body(server, response, sent_at).await?)),
+                Err(error) => Ok(Err(error)),
+            }
+        };
+        tokio::select! {
+            exchanged = exchanged => {
+                exchanged.map_err(|failed: AttemptError| failed.with_body(&request.body))
+            }
+            () = self.timeout(request) => {
+                Err(unreachable_server(server, TIMED_OUT, true).with_body(&request.body))
+            }
+        }
+    }
+
+    /// Ends when the time for an attempt is over.
+    async fn timeout(&self, request: &ApiRequest) {
+        let upload = request.body.bytes().unwrap_or_default() / UPLOAD_BYTES_PER_MS;
+        let timeout = self.policy.reply_timeout() + request.wait + Duration::from_millis(upload);
+        let timeout = request.attempt_timeout.map_or(timeout, |max| timeout.min(max));
+        if request.body.moved_at().is_none() {
+            return tokio::time::sleep(timeout).await;
+        }
+        // A stream may be of any length: it has to go on.
+        let idle_max = timeout.max(STREAM_IDLE_TIMEOUT);
+        while let Some(left) =
+            request.body.moved_at().and_then(|moved_at| idle_max.checked_sub(moved_at.elapsed()))
+        {
+            tokio::time::sleep(left.max(Duration::from_millis(1))).await;
+        }
+    }
+
+    /// Sends the request, and returns the response if it is a success. `Ok` is final; `Err` may be retried.
+    async fn try_open(
+        &self,
+        server: &PooledServer,
+        request: &ApiRequest,
+    ) -> Result<Result<Response<Incoming>, Error>, AttemptError> {
         let http_request = match http_request(server, request, &self.progress) {
             Ok(http_request) => http_request,
             Err(error) => return Ok(Err(error)),
         };
-        let sent_at = BootTime::now();
-        let upload = Duration::from_millis(request.body.len() as u64 / UPLOAD_BYTES_PER_MS);
-        let timeout = self.policy.connect_timeout + self.policy.response_timeout + request.wait + upload;
-        let timeout = request.attempt_timeout.map_or(timeout, |max| timeout.min(max));
-        let (generation, pool) = self.pool(server);
-        let exchanged = self.exchange(server, (generation, &pool), http_request, sent_at);
-        let response = match tokio::time::timeout(timeout, exchanged).await {
-            Ok(response) => response?,
-            Err(_) => return Err(unreachable_server(server, TIMED_OUT, true)),
-        };
-        if response.status < 300 {
+        let (sent_at, (generation, pool)) = (BootTime::now(), self.pool(server));
+        let response = pool.request(http_request).await;
+        let response = response.map_err(|error| self.failed_attempt(server, generation, &error))?;
+        if response.status().is_success() {
             return Ok(Ok(response));
         }
+        let response = read_body(server, response, sent_at).await?;
         let error = error_from(server, &response);
         match error.code() {
             // The certificate has expired or was revoked, and a new one is there already.
             Some(Code::Unauthenticated) if self.identity_changed_since(generation) => {
-                Err(AttemptError { error: error.with_kind(Kind::Unavailable), may_be_applied: false })
+                Err(AttemptError::retryable(error.with_kind(Kind::Unavailable), false))
             }
-            Some(Code::Draining | Code::NoSpace | Code::Moved) => {
-                Err(AttemptError { error, may_be_applied: false })
-            }
-            _ if response.status >= 500 => Err(AttemptError { error, may_be_applied: true }),
+            Some(Code::Draining | Code::NoSpace | Code::Moved) => Err(AttemptError::retryable(error, false)),
+            _ if response.status >= 500 => Err(AttemptError::retryable(error, true)),
             _ => Ok(Err(error)),
         }
-    }
-
-    async fn exchange(
-        &self,
-        server: &PooledServer,
-        (generation, pool): (u64, &ConnectionPool),
-        request: Request<ProgressBody>,
-        sent_at: BootTime,
-    ) -> Result<ApiResponse, AttemptError> {
-        let response =
-            pool.request(request).await.map_err(|error| self.failed_attempt(server, generation, &error))?;
-        read_body(server, response, &self.progress, sent_at).await
     }
 
     /// Certificate errors end in the handshake: nothing was applied. A retry helps only if the identity has changed since.
     fn failed_attempt(&self, server: &PooledServer, generation: u64, error: &PoolError) -> AttemptError {
         match certificate_error::find(error, &server.endpoint, self.identity.as_ref()) {
             Some(error) if self.identity_changed_since(generation) => {
-                AttemptError { error: error.with_kind(Kind::Unavailable), may_be_applied: false }
+                AttemptError::retryable(error.with_kind(Kind::Unavailable), false)
             }
-            Some(error) => AttemptError { error, may_be_applied: false },
+            Some(error) => AttemptError::retryable(error, false).unapplied(),
             None if !server.endpoint.tls && is_no_http(error) => {
                 // A TLS server answers plain text with an alert, before it reads a request.
-                let why = "the response is no HTTP, the server may expect HTTPS; use an https:// address and an identity file";
-                unreachable_server(server, why, false)
+                let what = "this is plain HTTP, and the server's response is not: it may expect TLS; use an https:// address \
+                            and an identity file, without --mtls=false";
+                other_protocol(server, what)
+            }
+            None if certificate_error::is_no_tls(error) => {
+                let what = "this is TLS, and the server's response is not: it may expect plain HTTP; use an http:// address \
+                            or --mtls=false";
+                other_protocol(server, what)
             }
             None => unreachable_server(server, causes(error), !error.is_connect()),
         }
@@ -277,83 +296,51 @@ impl Servers {
     }
 }
 
-fn unreachable_server(
-    server: &PooledServer,
-    why: impl std::fmt::Display,
-    may_be_applied: bool,
-) -> AttemptError {
-    let detail = format!("the server cannot be reached: {why}: server={}", server.endpoint);
-    AttemptError { error: Error::new(Kind::Unavailable, detail), may_be_applied }
-}
-
-fn http_request(
-    server: &PooledServer,
-    request: &ApiRequest,
-    progress: &ProgressSink,
-) -> Result<Request<ProgressBody>, Error> {
-    let uri = format!("http://{}{}", server.endpoint.authority(), request.path);
-    let mut builder = Request::builder().method(&request.method).uri(uri);
-    for (name, value) in &request.headers {
-        builder = builder.header(*name, value);
+impl Attempts<'_> {
+    /// One attempt, at the next server. `Ok` is final, whether success or error; `Err` may be retried.
+    pub(crate) async fn next(
+        &mut self,
+        request: &ApiRequest,
+    ) -> Result<Result<ApiResponse, Error>, AttemptError> {
+        let index = self.next_server();
+        let response = self.servers.try_once(&self.servers.all[index], request).await?;
+        self.servers.preferred.store(index, Ordering::Relaxed);
+        Ok(response)
     }
-    let built = builder.body(ProgressBody::new(request.body.clone(), progress));
-    built.map_err(|error| Error::new(Kind::Invalid, format!("invalid HTTP request: {error}")))
-}
 
-fn new_pool(endpoint: &Endpoint, policy: RetryPolicy, tls: Option<TlsConnector>) -> ConnectionPool {
-    let connector = Connector::new(endpoint.clone(), policy.connect_timeout, tls);
-    Pool::builder(TokioExecutor::new()).pool_timer(TokioTimer::new()).build(connector)
-}
-
-async fn read_body(
-    server: &PooledServer,
-    response: Response<Incoming>,
-    progress: &ProgressSink,
-    sent_at: BootTime,
-) -> Result<ApiResponse, AttemptError> {
-    let (parts, body) = response.into_parts();
-    let body = Limited::new(download(body, progress), RESPONSE_BYTES_MAX).collect().await;
-    let body = body.map_err(|error| unreachable_server(server, error, true))?.to_bytes();
-    Ok(ApiResponse { status: parts.status.as_u16(), headers: parts.headers, body, sent_at })
-}
-
-fn is_no_http(error: &PoolError) -> bool {
-    let mut next = error.source();
-    while let Some(cause) = next {
-        if cause.downcast_ref::<hyper::Error>().is_some_and(hyper::Error::is_parse) {
-            return true;
-        }
-        next = cause.source();
+    /// The same, until the response's head is there.
+    async fn open(
+        &mut self,
+        request: &ApiRequest,
+    ) -> Result<Result<Response<Incoming>, Error>, AttemptError> {
+        let index = self.next_server();
+        let (servers, server) = (self.servers, &self.servers.all[index]);
+        let opened = tokio::time::timeout(servers.policy.reply_timeout(), servers.try_open(server, request));
+        let response = opened.await.map_err(|_| unreachable_server(server, TIMED_OUT, true))??;
+        servers.preferred.store(index, Ordering::Relaxed);
+        Ok(response)
     }
-    false
-}
 
-/// An error with its chain of sources.
-fn causes(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut next = error.source();
-    while let Some(cause) = next {
-        text = format!("{text}: {cause}");
-        next = cause.source();
+    fn next_server(&mut self) -> usize {
+        let index = (self.first + self.count) % self.servers.all.len();
+        self.count += 1;
+        index
     }
-    text
-}
 
-/// The server's refusal, or an error by status if the body is none.
-fn error_from(server: &PooledServer, response: &ApiResponse) -> Error {
-    if let Ok(refusal) = serde_json::from_slice::<Refusal>(&response.body) {
-        return Error::refused(refusal);
+    /// The delay before the next attempt: none before the first at each server, then exponential backoff with jitter.
+    pub(crate) fn delay(&self) -> Duration {
+        let Some(repeated) = self.count.checked_sub(self.servers.all.len()) else { return Duration::ZERO };
+        let doublings = u32::try_from(repeated).unwrap_or(u32::MAX).min(10);
+        random::jitter((BACKOFF.0 * 2_u32.pow(doublings)).min(BACKOFF.1))
     }
-    if let Ok(Ready { ready: false, reason, .. }) = serde_json::from_slice(&response.body) {
-        let reason = reason.unwrap_or_default();
-        let detail = format!("the server is not ready: reason={reason:?} server={}", server.endpoint);
-        return Error::new(Kind::Unavailable, detail);
+
+    /// Each server was tried.
+    pub(crate) fn has_tried_all(&self) -> bool {
+        self.count >= self.servers.all.len()
     }
-    let kind = match response.status {
-        401 | 403 => Kind::Denied,
-        500.. => Kind::Unavailable,
-        _ => Kind::Invalid,
-    };
-    let what = "the response is not lockd's; check that the server is a lockd of this version";
-    Error::new(kind, format!("{what}: server={} status={}", server.endpoint, response.status))
+
+    /// As many attempts were made as the policy allows; each server gets one.
+    pub(crate) fn is_exhausted(&self) -> bool {
+        self.has_tried_all() && self.count >= self.servers.policy.attempts_max
+    }
 }

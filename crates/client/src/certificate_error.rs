@@ -29,6 +29,11 @@ pub(crate) fn find(
     Some(Error::new(Kind::Denied, detail))
 }
 
+/// Whether the server responded to the TLS handshake with something else.
+pub(crate) fn is_no_tls(failure: &(dyn StdError + 'static)) -> bool {
+    matches!(tls_error(failure), Some(TlsError::InvalidMessage(_)))
+}
+
 fn describe_own(identity: &ClientIdentity) -> String {
     let file = identity.file().map(|file| format!(" identity={}", file.display())).unwrap_or_default();
     let tls = identity.tls();

@@ -1,42 +1,24 @@
-//! [`Client`]: one method for each call of the API. [`Builder`]: its configuration.
+//! [`Client`]: acquires leases, and has the calls of a lease's holder. The other calls of the API are methods of [`Client`] too,
+//! in a module for each group.
 
-use std::fmt::Write as _;
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
 use api::requests::{self, OnExpiry, Resource};
-use api::{Code, header, path, responses};
-use hyper::Method;
-use hyper::body::Bytes;
-use identity::{ClientTls, IdentityLocation};
-use serde::Serialize;
+use api::{Code, Refusal, path, responses};
 use serde::de::DeserializeOwned;
 
-use crate::call::{ApiRequest, ApiResponse, RetryPolicy, Servers};
+use crate::call::{ApiRequest, ApiResponse, Servers};
 use crate::clock::BootTime;
-use crate::endpoint::Endpoint;
 use crate::error::{Error, Kind};
-use crate::identity_files::{ClientIdentity, IdentitySource};
 use crate::lease::{Lease, LossReason};
-use crate::progress::{ProgressSink, TransferProgress};
-use crate::random;
+use crate::request::{lease_path, post, read};
+use crate::waiting::{BlockedReply, LeaseReply, LeaseRequest, Wait, WaitObserver, WaitStatus};
 
 /// A client of lockd. Cheap to clone; clones share their connections.
 #[derive(Clone)]
 pub struct Client {
     pub(crate) servers: Arc<Servers>,
-}
-
-/// Configures a [`Client`].
-#[derive(Clone)]
-pub struct Builder {
-    endpoints: Vec<String>,
-    plain: bool,
-    identity: Option<IdentitySource>,
-    denylist: Option<PathBuf>,
-    policy: RetryPolicy,
-    progress: ProgressSink,
 }
 
 /// Options of an acquire. The server has a default for each.
@@ -48,8 +30,10 @@ pub struct AcquireOptions {
     pub ttl: Option<Duration>,
     /// A display name for the holder; the identity if missing.
     pub owner: Option<String>,
-    /// How long to wait in the queue; rounded up to whole seconds.
+    /// How long to wait in the queue. The wait survives broken connections and restarts of the server.
     pub block: Duration,
+    /// Called when the caller begins to wait, and when what it waits for changes.
+    pub on_wait: Option<WaitObserver>,
     /// When the resources become free after the lease expires.
     pub on_expiry: Option<OnExpiry>,
     /// Identifies one run of the client; used for deadlock detection.
@@ -58,156 +42,11 @@ pub struct AcquireOptions {
     pub metadata: Option<String>,
 }
 
-/// Conditions of a write to a document, and its effect on the lease.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Conditions {
-    /// Reject the write unless this is the lease's fencing token.
-    pub fencing_token: Option<u64>,
-    /// Reject the write unless the key has this version.
-    pub if_version: Option<u64>,
-    /// Reject the write unless the document has this hash; `""` requires that there is none.
-    pub if_etag: Option<String>,
-    /// Release the lease in the same atomic step.
-    pub release: bool,
-}
-
-/// The document of a key, with its version.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct DocumentState {
-    /// The JSON; `None` if there is no document.
-    pub document: Option<Bytes>,
-    /// The key's version.
-    pub version: u64,
-    /// The document's hash, `""` if there is none.
-    pub etag: String,
-}
-
-impl std::fmt::Debug for Builder {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let Builder { endpoints, plain, identity, denylist, policy, progress: _ } = self;
-        let mut shown = f.debug_struct("Builder");
-        shown.field("endpoints", endpoints).field("plain", plain);
-        shown.field("identity", identity).field("denylist", denylist);
-        shown.field("policy", policy).finish_non_exhaustive()
-    }
-}
-
-impl Builder {
-    /// Adds a server: `host[:port]`, a URL, or `unix:/path`. Calls go to the server that responded last.
-    #[must_use]
-    pub fn endpoint(mut self, text: impl Into<String>) -> Builder {
-        self.endpoints.push(text.into());
-        self
-    }
-
-    /// Addresses without a scheme mean HTTP instead of HTTPS.
-    #[must_use]
-    pub fn plain(mut self) -> Builder {
-        self.plain = true;
-        self
-    }
-
-    /// The client's identity file, or a directory with `tls.crt`, `tls.key` and `ca.crt`, for HTTPS endpoints. It is read
-    /// again when it changes, so that a renewal needs no restart.
-    #[must_use]
-    pub fn identity_file(self, path: impl Into<PathBuf>) -> Builder {
-        self.identity_location(IdentityLocation::Path(path.into()))
-    }
-
-    /// The same, for an identity in files of any names.
-    #[must_use]
-    pub fn identity_location(mut self, location: IdentityLocation) -> Builder {
-        self.identity = Some(IdentitySource::Files(location));
-        self
-    }
-
-    /// File of revoked server certificates, one serial per line, in addition to those in the identity file. It is read
-    /// again when it changes. Has no effect on an identity that is no file.
-    #[must_use]
-    pub fn denylist_file(mut self, path: impl Into<PathBuf>) -> Builder {
-        self.denylist = Some(path.into());
-        self
-    }
-
-    /// The client's identity, for HTTPS endpoints, if it is not in a file. It never changes.
-    #[must_use]
-    pub fn identity(mut self, identity: ClientTls) -> Builder {
-        self.identity = Some(IdentitySource::Fixed(identity));
-        self
-    }
-
-    /// Timeout for opening a connection. 3 s by default.
-    #[must_use]
-    pub fn connect_timeout(mut self, span: Duration) -> Builder {
-        self.policy.connect_timeout = span;
-        self
-    }
-
-    /// Timeout for a response, in addition to the time spent in a wait queue. 10 s by default.
-    #[must_use]
-    pub fn answer_timeout(mut self, span: Duration) -> Builder {
-        self.policy.response_timeout = span;
-        self
-    }
-
-    /// Maximum number of attempts of a call over all servers; each server gets at least one. 4 by default.
-    #[must_use]
-    pub fn tries(mut self, tries: usize) -> Builder {
-        self.policy.attempts_max = tries;
-        self
-    }
-
-    /// Reports the progress of large documents. Not reported by default.
-    #[must_use]
-    pub fn progress(mut self, progress: Arc<dyn TransferProgress>) -> Builder {
-        self.progress = Some(progress);
-        self
-    }
-
-    /// Builds the client. No connection is opened before the first call.
-    pub fn build(self) -> Result<Client, Error> {
-        let endpoints: Vec<Endpoint> =
-            self.endpoints.iter().map(|text| Endpoint::parse(text, self.plain)).collect::<Result<_, _>>()?;
-        if endpoints.is_empty() {
-            return Err(Error::new(Kind::Invalid, "no server is configured; name one, as in localhost:9341"));
-        }
-        let denylist = self.denylist;
-        let identity = self.identity.map(|source| ClientIdentity::load(source, denylist)).transpose()?;
-        if let Some(endpoint) = endpoints.iter().find(|endpoint| endpoint.tls && identity.is_none()) {
-            let detail = "https needs an identity; name a client's identity file, or use an http:// address";
-            return Err(Error::new(Kind::Invalid, format!("{detail}: server={endpoint}")));
-        }
-        Ok(Client { servers: Arc::new(Servers::new(endpoints, self.policy, identity, self.progress)) })
-    }
-}
-
 impl Client {
-    /// A builder with the defaults.
-    pub fn builder() -> Builder {
-        let policy = RetryPolicy {
-            connect_timeout: Duration::from_secs(3),
-            response_timeout: Duration::from_secs(10),
-            attempts_max: 4,
-            // A server remembers idempotency keys for 60 s.
-            window: Duration::from_secs(45),
-        };
-        Builder {
-            endpoints: Vec::new(),
-            plain: false,
-            identity: None,
-            denylist: None,
-            policy,
-            progress: None,
-        }
-    }
-
     /// Acquires a lease over a key. It renews itself, and is released when it is dropped.
     pub async fn acquire(&self, key: &str, options: &AcquireOptions) -> Result<Lease, Error> {
-        self.acquire_lease(
-            requests::Acquire { key: Some(key.to_string()), ..options.to_request()? },
-            options.block,
-        )
-        .await
+        let request = requests::Acquire { key: Some(key.to_string()), ..options.to_request()? };
+        self.acquire_lease(request, options.wait()).await
     }
 
     /// Acquires one lease over several resources: all of them, or none.
@@ -216,11 +55,8 @@ impl Client {
         resources: Vec<Resource>,
         options: &AcquireOptions,
     ) -> Result<Lease, Error> {
-        self.acquire_lease(
-            requests::Acquire { resources: Some(resources), ..options.to_request()? },
-            options.block,
-        )
-        .await
+        let request = requests::Acquire { resources: Some(resources), ..options.to_request()? };
+        self.acquire_lease(request, options.wait()).await
     }
 
     /// Acquires a lease over a key and runs `work` while it is held. If the lease is lost, the future of `work` is dropped.
@@ -247,8 +83,8 @@ impl Client {
         }
     }
 
-    async fn acquire_lease(&self, request: requests::Acquire, block: Duration) -> Result<Lease, Error> {
-        let (granted, sent_at) = self.acquire_within(request, block).await?;
+    async fn acquire_lease(&self, request: requests::Acquire, wait: Wait) -> Result<Lease, Error> {
+        let (granted, sent_at) = self.acquire_within(request, &wait).await?;
         self.start_lease(granted, sent_at).await
     }
 
@@ -276,34 +112,23 @@ impl Client {
         Ok(Lease::new(self.clone(), granted, sent_at, remaining))
     }
 
-    /// Acquires a lease and returns the server's response: it does not renew itself and is not released on drop.
+    /// Acquires a lease and returns the server's response: it does not renew itself and is not released on drop. `wait` may
+    /// be a [`Duration`]; it replaces `block_seconds` of the request.
     pub async fn grant(
         &self,
         request: requests::Acquire,
-        block: Duration,
+        wait: impl Into<Wait>,
     ) -> Result<responses::Granted, Error> {
-        Ok(self.acquire_within(request, block).await?.0)
+        Ok(self.acquire_within(request, &wait.into()).await?.0)
     }
 
-    /// Repeats the acquire until `block` has passed, since servers cap the time in the wait queue.
     async fn acquire_within(
         &self,
         mut request: requests::Acquire,
-        block: Duration,
+        wait: &Wait,
     ) -> Result<(responses::Granted, BootTime), Error> {
-        let end = BootTime::now().after(block);
-        loop {
-            let seconds = end.remaining().as_millis().div_ceil(1000);
-            let wait = Duration::from_secs(seconds.try_into().unwrap_or(u64::MAX));
-            request.block_seconds = i64::try_from(wait.as_secs()).ok().filter(|seconds| *seconds > 0);
-            match self.servers.call(ApiRequest { wait, ..post(path::ACQUIRE, &request) }).await {
-                Ok(response) => return Ok((read(&response)?, response.sent_at)),
-                Err(error) if error.code() == Some(Code::Waiting) && !end.remaining().is_zero() => {
-                    tokio::time::sleep(random::jitter(Duration::from_millis(100)).min(end.remaining())).await;
-                }
-                Err(error) => return Err(error),
-            }
-        }
+        let attempt_id = request.attempt_id.take();
+        self.wait_for(&request, attempt_id, wait).await
     }
 
     /// Extends a lease by `ttl`, or by its own TTL.
@@ -329,118 +154,24 @@ impl Client {
         Ok((read(&response)?, response.sent_at))
     }
 
+    /// Makes a reserved lease active. Its deadline is unchanged.
+    pub async fn activate(&self, lease_id: &str) -> Result<responses::Extended, Error> {
+        self.call(post(path::ACTIVATE, &holder(lease_id))).await
+    }
+
+    /// Records use of a lease, for a quota on idle leases. Commits count as use, renewals do not.
+    pub async fn touch(&self, lease_id: &str) -> Result<responses::Extended, Error> {
+        self.call(post(&lease_path(public_id(lease_id), "/touch"), &holder(lease_id))).await
+    }
+
+    /// Takes back an expired lease that is on hold, with a new credential and a new fencing token. It does not renew itself.
+    pub async fn rebind(&self, lease_id: &str) -> Result<responses::Granted, Error> {
+        self.call(post(&lease_path(public_id(lease_id), "/rebind"), &holder(lease_id))).await
+    }
+
     /// Releases a lease. May be repeated.
     pub async fn release(&self, lease_id: &str) -> Result<(), Error> {
-        let request = requests::Holder { lease_id: lease_id.to_string(), key: None };
-        self.call::<responses::Released>(post(path::RELEASE, &request)).await.map(drop)
-    }
-
-    /// Succeeds if any server is ready to grant leases durably.
-    pub async fn ready(&self) -> Result<(), Error> {
-        self.servers.call(get("/readyz".into())).await.map(drop)
-    }
-
-    /// Makes the server read its identity file and denylist again. Only over its Unix socket.
-    pub async fn reload(&self) -> Result<responses::Reloaded, Error> {
-        self.call(ApiRequest { method: Method::POST, ..get(path::RELOAD.into()) }).await
-    }
-
-    /// Succeeds if any server responds, ready or not.
-    pub async fn alive(&self) -> Result<(), Error> {
-        self.servers.call(get("/healthz".into())).await.map(drop)
-    }
-
-    /// The state of a key: its lease and document metadata.
-    pub async fn describe(&self, key: &str, namespace: Option<&str>) -> Result<responses::Described, Error> {
-        self.call(get(query(path::DESCRIBE, &[("key", Some(key)), ("namespace", namespace)]))).await
-    }
-
-    /// A page of leases, of one namespace or all; `cursor` comes from the page before.
-    pub async fn leases(
-        &self,
-        namespace: Option<&str>,
-        cursor: Option<&str>,
-    ) -> Result<responses::Leases, Error> {
-        self.call(get(query(path::LEASES, &[("namespace", namespace), ("cursor", cursor)]))).await
-    }
-
-    /// One lease, by its public id.
-    pub async fn lease(&self, public_id: &str) -> Result<responses::Lease, Error> {
-        self.call(get(lease_path(public_id, ""))).await
-    }
-
-    /// The document of a key, under a lease in the same namespace.
-    pub async fn get_state(
-        &self,
-        key: &str,
-        namespace: Option<&str>,
-        lease_id: &str,
-    ) -> Result<DocumentState, Error> {
-        let request = get(query(path::GET_STATE, &[("key", Some(key)), ("namespace", namespace)]));
-        let headers = vec![(header::LEASE_ID, lease_id.to_string())];
-        self.read_state(ApiRequest { headers, ..request }).await
-    }
-
-    /// The last committed document of a key, without a lease.
-    pub async fn get_public_state(&self, key: &str, namespace: Option<&str>) -> Result<DocumentState, Error> {
-        let fields = [("key", Some(key)), ("namespace", namespace), ("public", Some("1"))];
-        self.read_state(get(query(path::GET_STATE, &fields))).await
-    }
-
-    async fn read_state(&self, request: ApiRequest) -> Result<DocumentState, Error> {
-        let response = self.servers.call(request).await?;
-        let text = |name: &str| response.headers.get(name).and_then(|value| value.to_str().ok());
-        let version = text(header::KEY_VERSION).and_then(|text| text.parse().ok());
-        let version = version.ok_or_else(|| malformed_response("no version").with_kind(Kind::Invalid))?;
-        let etag = text("etag").unwrap_or_default().trim_matches('"').to_string();
-        let document = (response.status != 204).then_some(response.body);
-        Ok(DocumentState { document, version, etag })
-    }
-
-    /// Commits the document of a key, under a lease in the same namespace.
-    pub async fn update_state(
-        &self,
-        key: &str,
-        namespace: Option<&str>,
-        lease_id: &str,
-        document: impl Into<Bytes>,
-        conditions: &Conditions,
-    ) -> Result<responses::Committed, Error> {
-        let request = write(path::UPDATE_STATE, (key, namespace), lease_id, conditions);
-        self.call(ApiRequest { body: document.into(), ..request }).await
-    }
-
-    /// Removes the document of a key, under a lease in the same namespace.
-    pub async fn remove_state(
-        &self,
-        key: &str,
-        namespace: Option<&str>,
-        lease_id: &str,
-        conditions: &Conditions,
-    ) -> Result<responses::Removed, Error> {
-        self.call(write(path::REMOVE_STATE, (key, namespace), lease_id, conditions)).await
-    }
-
-    /// Revokes a lease; its resources stay blocked until it is reclaimed. For operators.
-    pub async fn revoke(&self, public_id: &str) -> Result<responses::Lease, Error> {
-        self.operate(public_id, "/revoke", &["revoking"]).await
-    }
-
-    /// Frees the resources of a revoked or expired lease. For operators.
-    pub async fn reclaim(&self, public_id: &str) -> Result<responses::Lease, Error> {
-        self.operate(public_id, "/reclaim", &["revoked", "expired"]).await
-    }
-
-    /// Sends an operator's action. A retry may find the lease already in one of the states `done`: that is a success.
-    async fn operate(&self, public_id: &str, what: &str, done: &[&str]) -> Result<responses::Lease, Error> {
-        let request = ApiRequest { method: Method::POST, mutates: true, ..get(lease_path(public_id, what)) };
-        match self.call(request).await {
-            Err(error) if error.ambiguous && error.code() == Some(Code::InvalidState) => {
-                let lease = self.lease(public_id).await?;
-                if done.contains(&lease.state.as_str()) { Ok(lease) } else { Err(error) }
-            }
-            result => result,
-        }
+        self.call::<responses::Released>(post(path::RELEASE, &holder(lease_id))).await.map(drop)
     }
 
     pub(crate) async fn call<T: DeserializeOwned>(&self, request: ApiRequest) -> Result<T, Error> {
@@ -448,7 +179,44 @@ impl Client {
     }
 }
 
+impl LeaseRequest for requests::Acquire {
+    /// The grant, and when the request was sent that it is the response to.
+    type Outcome = (responses::Granted, BootTime);
+
+    fn request(&self, queue_time: Duration, attempt_id: Option<&str>) -> ApiRequest {
+        let seconds = queue_time.as_millis().div_ceil(1000);
+        let request = requests::Acquire {
+            block_seconds: i64::try_from(seconds).ok().filter(|seconds| *seconds > 0),
+            attempt_id: attempt_id.map(ToString::to_string),
+            ..self.clone()
+        };
+        let wait = Duration::from_secs(seconds.try_into().unwrap_or(u64::MAX));
+        ApiRequest { wait, ..post(path::ACQUIRE, &request) }
+    }
+
+    fn read(&self, reply: Result<ApiResponse, Error>) -> Result<LeaseReply<Self::Outcome>, Error> {
+        match reply {
+            Ok(response) => Ok(LeaseReply::Done((read(&response)?, response.sent_at))),
+            Err(error) => match error.refusal() {
+                Some(Refusal { error: Code::Waiting, hints, .. }) => {
+                    Ok(LeaseReply::Blocked(Box::new(BlockedReply {
+                        attempt_id: hints.attempt_id.clone(),
+                        status: WaitStatus::of_hints(hints),
+                        backoff: Duration::ZERO,
+                        otherwise: Err(error),
+                    })))
+                }
+                _ => Err(error),
+            },
+        }
+    }
+}
+
 impl AcquireOptions {
+    fn wait(&self) -> Wait {
+        Wait { block: self.block, on_wait: self.on_wait.clone() }
+    }
+
     fn to_request(&self) -> Result<requests::Acquire, Error> {
         Ok(requests::Acquire {
             namespace: self.namespace.clone(),
@@ -472,75 +240,16 @@ impl From<LossReason> for Error {
     }
 }
 
+fn holder(lease_id: &str) -> requests::Holder {
+    requests::Holder { lease_id: lease_id.to_string(), key: None }
+}
+
+/// The public id: the part of a credential before the first dot.
+fn public_id(lease_id: &str) -> &str {
+    lease_id.split_once('.').map_or(lease_id, |(public_id, _)| public_id)
+}
+
 fn millis(span: Duration) -> Result<i64, Error> {
     i64::try_from(span.as_millis())
         .map_err(|_| Error::new(Kind::Invalid, "the TTL does not fit into 64 bits of milliseconds"))
-}
-
-pub(crate) fn get(path: String) -> ApiRequest {
-    let (headers, body) = (Vec::new(), Bytes::new());
-    ApiRequest {
-        method: Method::GET,
-        path,
-        headers,
-        body,
-        mutates: false,
-        wait: Duration::ZERO,
-        attempt_timeout: None,
-    }
-}
-
-pub(crate) fn post(path: &str, body: &impl Serialize) -> ApiRequest {
-    let body = serde_json::to_vec(body).expect("API types serialize").into();
-    let headers = vec![("content-type", "application/json".to_string())];
-    ApiRequest { method: Method::POST, headers, body, mutates: true, ..get(path.to_string()) }
-}
-
-fn write(
-    path: &str,
-    (key, namespace): (&str, Option<&str>),
-    lease_id: &str,
-    conditions: &Conditions,
-) -> ApiRequest {
-    let release = conditions.release.then_some("1");
-    let mut headers =
-        vec![("content-type", "application/json".to_string()), (header::LEASE_ID, lease_id.to_string())];
-    let mut add = |name, value: Option<String>| headers.extend(value.map(|value| (name, value)));
-    add(header::FENCING_TOKEN, conditions.fencing_token.map(|token| token.to_string()));
-    add(header::IF_VERSION, conditions.if_version.map(|version| version.to_string()));
-    add(header::IF_STATE_ETAG, conditions.if_etag.as_ref().map(|etag| format!("\"{etag}\"")));
-    let path = query(path, &[("key", Some(key)), ("namespace", namespace), ("release", release)]);
-    ApiRequest { method: Method::POST, headers, mutates: true, ..get(path) }
-}
-
-fn lease_path(public_id: &str, what: &str) -> String {
-    format!("{}/{}{what}", path::LEASES, encode(public_id))
-}
-
-pub(crate) fn query(path: &str, fields: &[(&str, Option<&str>)]) -> String {
-    let given = fields.iter().filter_map(|(name, value)| Some(format!("{name}={}", encode((*value)?))));
-    let given: Vec<String> = given.collect();
-    if given.is_empty() { path.to_string() } else { format!("{path}?{}", given.join("&")) }
-}
-
-/// Percent-encodes everything but unreserved characters, so that any name is one path segment or query value.
-pub(crate) fn encode(text: &str) -> String {
-    let mut out = String::with_capacity(text.len());
-    for byte in text.bytes() {
-        match byte {
-            b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'-' | b'.' | b'_' | b'~' => out.push(char::from(byte)),
-            _ => write!(out, "%{byte:02X}").expect("writing to a string"),
-        }
-    }
-    out
-}
-
-pub(crate) fn read<T: DeserializeOwned>(response: &ApiResponse) -> Result<T, Error> {
-    serde_json::from_slice(&response.body).map_err(|error| malformed_response(&error.to_string()))
-}
-
-/// The status was a success, so the call may have been applied.
-fn malformed_response(what: &str) -> Error {
-    let detail = "malformed response; check that the server is a lockd of this version";
-    Error::new(Kind::Indeterminate, format!("{detail}: reason={what:?}"))
 }

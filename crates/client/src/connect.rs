@@ -15,6 +15,29 @@ use tokio_rustls::rustls::pki_types::ServerName;
 
 use crate::endpoint::{Address, Endpoint};
 
+/// The version of HTTP that a client speaks over TLS. Without TLS it is HTTP/1.1.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum HttpVersion {
+    /// HTTP/1.1: a connection for each request in progress.
+    #[default]
+    Http1,
+    /// HTTP/2, if the server offers it: one connection for all requests.
+    Http2,
+}
+
+impl HttpVersion {
+    /// The protocols to offer in the handshake, in order of preference.
+    pub(crate) fn alpn(self) -> Vec<Vec<u8>> {
+        match self {
+            HttpVersion::Http1 => vec![HTTP_1.to_vec()],
+            HttpVersion::Http2 => vec![HTTP_2.to_vec(), HTTP_1.to_vec()],
+        }
+    }
+}
+
+const HTTP_1: &[u8] = b"http/1.1";
+const HTTP_2: &[u8] = b"h2";
+
 /// Opens connections to one server; the authority of the request's URI is ignored.
 #[derive(Clone)]
 pub(crate) struct Connector {
@@ -30,7 +53,17 @@ trait ByteStream: AsyncRead + AsyncWrite + Send {}
 impl<T: AsyncRead + AsyncWrite + Send> ByteStream for T {}
 
 /// An open connection.
-pub(crate) struct Socket(Pin<Box<dyn ByteStream>>);
+pub(crate) struct Socket {
+    stream: Pin<Box<dyn ByteStream>>,
+    /// The handshake agreed on HTTP/2.
+    is_http2: bool,
+}
+
+impl Socket {
+    fn new(stream: impl ByteStream + 'static, is_http2: bool) -> Socket {
+        Socket { stream: Box::pin(stream), is_http2 }
+    }
+}
 
 impl Connector {
     pub(crate) fn new(endpoint: Endpoint, timeout: Duration, tls: Option<TlsConnector>) -> Connector {
@@ -50,15 +83,17 @@ async fn open(endpoint: &Endpoint, tls: Option<&TlsConnector>) -> io::Result<Soc
             // Small requests must not be delayed by Nagle's algorithm.
             stream.set_nodelay(true)?;
             match tls.filter(|_| endpoint.tls) {
-                None => Ok(Socket(Box::pin(stream))),
+                None => Ok(Socket::new(stream, false)),
                 Some(tls) => {
                     // Trust is in the CA's certificate, not in host names: the server name is arbitrary.
                     let name = ServerName::try_from("lockd").expect("a valid DNS name");
-                    Ok(Socket(Box::pin(tls.connect(name, stream).await?)))
+                    let stream = tls.connect(name, stream).await?;
+                    let is_http2 = stream.get_ref().1.alpn_protocol() == Some(HTTP_2);
+                    Ok(Socket::new(stream, is_http2))
                 }
             }
         }
-        Address::Unix(path) => Ok(Socket(Box::pin(UnixStream::connect(path).await?))),
+        Address::Unix(path) => Ok(Socket::new(UnixStream::connect(path).await?, false)),
     }
 }
 
@@ -78,7 +113,7 @@ impl tower::Service<Uri> for Connector {
 
 impl Connection for Socket {
     fn connected(&self) -> Connected {
-        Connected::new()
+        if self.is_http2 { Connected::new().negotiated_h2() } else { Connected::new() }
     }
 }
 
@@ -88,20 +123,20 @@ impl AsyncRead for Socket {
         cx: &mut Context<'_>,
         buf: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
-        self.0.as_mut().poll_read(cx, buf)
+        self.stream.as_mut().poll_read(cx, buf)
     }
 }
 
 impl AsyncWrite for Socket {
     fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
-        self.0.as_mut().poll_write(cx, buf)
+        self.stream.as_mut().poll_write(cx, buf)
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        self.0.as_mut().poll_flush(cx)
+        self.stream.as_mut().poll_flush(cx)
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        self.0.as_mut().poll_shutdown(cx)
+        self.stream.as_mut().poll_shutdown(cx)
     }
 }

@@ -1,8 +1,11 @@
 //! Errors, classified by what the caller should do.
 
 use std::fmt;
+use std::time::Duration;
 
 use api::{Code, Refusal};
+
+use crate::waiting::WaitStatus;
 
 /// What the caller should do about an [`Error`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -29,18 +32,21 @@ pub struct Error {
     kind: Kind,
     detail: String,
     refusal: Option<Box<Refusal>>,
+    /// What the caller waited for, if the block time is over.
+    waited_for: Option<Box<WaitStatus>>,
     /// An earlier attempt of the same call may have been applied.
     pub(crate) ambiguous: bool,
 }
 
 impl Error {
     pub(crate) fn new(kind: Kind, detail: impl Into<String>) -> Error {
-        Error { kind, detail: detail.into(), refusal: None, ambiguous: false }
+        Error { kind, detail: detail.into(), refusal: None, waited_for: None, ambiguous: false }
     }
 
     pub(crate) fn refused(refusal: Refusal) -> Error {
         let kind = kind_of(refusal.error);
-        Error { kind, detail: refusal.to_string(), refusal: Some(Box::new(refusal)), ambiguous: false }
+        let detail = refusal.to_string();
+        Error { refusal: Some(Box::new(refusal)), ..Error::new(kind, detail) }
     }
 
     pub(crate) fn with_kind(self, kind: Kind) -> Error {
@@ -52,9 +58,25 @@ impl Error {
         Error { ambiguous, ..self }
     }
 
+    pub(crate) fn timed_out_waiting_with(self, status: WaitStatus) -> Error {
+        let waited = Duration::from_millis(u64::try_from(status.waited.as_millis()).unwrap_or(u64::MAX));
+        let detail = format!("{}; gave up after {waited:?}", self.detail);
+        Error { detail, waited_for: Some(Box::new(status)), ..self }
+    }
+
+    /// What the caller waited for until its block time was over; `None` if it did not wait, or was refused for another reason.
+    pub fn timed_out_waiting(&self) -> Option<&WaitStatus> {
+        self.waited_for.as_deref()
+    }
+
     /// What the caller should do.
     pub fn kind(&self) -> Kind {
         self.kind
+    }
+
+    /// Adds a note to the text.
+    pub(crate) fn with_note(self, note: &str) -> Error {
+        Error { detail: format!("{}; {note}", self.detail), ..self }
     }
 
     /// The server's refusal, if the server sent one.

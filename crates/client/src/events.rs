@@ -11,9 +11,10 @@ use http_body_util::BodyExt;
 use hyper::body::Incoming;
 
 use crate::call::ApiRequest;
-use crate::client::{Client, get, query};
+use crate::client::Client;
 use crate::error::{Error, Kind};
 use crate::random;
+use crate::request::{get, query};
 
 /// Idle timeout of the stream. The server sends at least a comment every 15 s.
 const IDLE_TIMEOUT: Duration = Duration::from_secs(45);
@@ -101,9 +102,9 @@ impl Events {
     async fn connect(&mut self) -> Result<bool, Error> {
         let path = query(path::EVENTS, &[("namespace", self.namespace.as_deref())]);
         let headers = self.last.iter().map(|id| ("last-event-id", id.clone())).collect();
-        let body = self.client.servers.open(&ApiRequest { headers, ..get(path) }).await?;
+        let response = self.client.servers.open_once(&ApiRequest { headers, ..get(path) }).await?;
         self.buffer.clear();
-        self.body = Some(body);
+        self.body = Some(response.into_body());
         let missed = self.connected_before && self.last.is_none();
         self.connected_before = true;
         Ok(missed)

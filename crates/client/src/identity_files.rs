@@ -13,9 +13,11 @@ use std::time::Duration;
 
 use identity::{ClientTls, Denylist, IdentityLocation, file};
 use tokio_rustls::TlsConnector;
+use tokio_rustls::rustls::client::Resumption;
 use tokio_rustls::rustls::time_provider::DefaultTimeProvider;
 
 use crate::clock::BootTime;
+use crate::connect::HttpVersion;
 use crate::error::{Error, Kind};
 
 /// How often the files are checked for changes, at most.
@@ -34,6 +36,7 @@ pub(crate) enum IdentitySource {
 pub(crate) struct ClientIdentity {
     source: IdentitySource,
     denylist: Option<PathBuf>,
+    version: HttpVersion,
     current: Mutex<Current>,
 }
 
@@ -56,13 +59,17 @@ struct FileStamp {
 }
 
 impl ClientIdentity {
-    pub(crate) fn load(source: IdentitySource, denylist: Option<PathBuf>) -> Result<ClientIdentity, Error> {
+    pub(crate) fn load(
+        source: IdentitySource,
+        denylist: Option<PathBuf>,
+        version: HttpVersion,
+    ) -> Result<ClientIdentity, Error> {
         let stamps = stamps(&source, denylist.as_deref());
         let tls = read(&source, denylist.as_deref())
             .map_err(|error| Error::new(Kind::Invalid, String::from(error)))?;
-        let connector = connector(&tls);
+        let connector = connector(&tls, version);
         let current = Current { tls, connector, generation: 0, stamps, checked_at: BootTime::now() };
-        Ok(ClientIdentity { source, denylist, current: Mutex::new(current) })
+        Ok(ClientIdentity { source, denylist, version, current: Mutex::new(current) })
     }
 
     /// The connector for new connections, and its generation: a pool of another generation is out of date.
@@ -101,7 +108,7 @@ impl ClientIdentity {
             return;
         }
         if let Ok(tls) = read(&self.source, self.denylist.as_deref()) {
-            current.connector = connector(&tls);
+            current.connector = connector(&tls, self.version);
             current.tls = tls;
             current.stamps = stamps;
             current.generation += 1;
@@ -143,9 +150,10 @@ fn read(source: &IdentitySource, denylist: Option<&Path>) -> Result<ClientTls, i
     }
 }
 
-/// Offers HTTP/1.1 only: it is faster than HTTP/2 for small requests.
-fn connector(tls: &ClientTls) -> TlsConnector {
+fn connector(tls: &ClientTls, version: HttpVersion) -> TlsConnector {
     let mut config = (*tls.config()).clone();
-    config.alpn_protocols = vec![b"http/1.1".to_vec()];
+    config.alpn_protocols = version.alpn();
+    // In a full handshake the server says why it refuses a certificate; a resumed session it can only close.
+    config.resumption = Resumption::disabled();
     TlsConnector::from(Arc::new(config))
 }

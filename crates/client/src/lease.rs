@@ -5,16 +5,18 @@
 //! reported as lost before it can be used.
 
 use std::fmt;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use api::{Code, responses};
-use hyper::body::Bytes;
 use tokio::sync::{oneshot, watch};
 
-use crate::client::{Client, Conditions, DocumentState};
+use crate::client::Client;
 use crate::clock::{self, BootTime};
+use crate::document_body::DocumentBody;
+use crate::document_reader::DocumentReader;
+use crate::documents::{Conditions, DocumentState};
 use crate::error::{Error, Kind};
 use crate::random;
 
@@ -62,6 +64,8 @@ struct Shared {
     /// A [`BootTime`], in milliseconds.
     deadline: AtomicU64,
     lost: watch::Sender<Option<LossReason>>,
+    /// Of the last renewal, if it failed.
+    renewal_error: Mutex<Option<Error>>,
     /// Released together with a commit: not a loss.
     released_by_commit: AtomicBool,
 }
@@ -75,7 +79,9 @@ impl Lease {
     ) -> Lease {
         let deadline = AtomicU64::new(deadline(sent_at, remaining).0);
         let (lost, released_by_commit) = (watch::Sender::new(None), AtomicBool::new(false));
-        let shared = Arc::new(Shared { client, granted, deadline, lost, released_by_commit });
+        let renewal_error = Mutex::new(None);
+        let shared = Shared { client, granted, deadline, lost, renewal_error, released_by_commit };
+        let shared = Arc::new(shared);
         let (stop, stopped) = oneshot::channel();
         tokio::spawn(run(Arc::clone(&shared), sent_at.after(remaining / 3), stopped));
         Lease { shared, stop: Some(stop) }
@@ -107,6 +113,11 @@ impl Lease {
         (*self.shared.lost.borrow()).or_else(overdue)
     }
 
+    /// Why the last renewal failed; `None` if it succeeded. It is retried: the lease is not lost by this alone.
+    pub fn renewal_error(&self) -> Option<Error> {
+        self.shared.renewal_error.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
     /// How long work may continue without another renewal.
     pub fn remaining(&self) -> Duration {
         if self.is_live() { self.shared.deadline().remaining() } else { Duration::ZERO }
@@ -128,16 +139,21 @@ impl Lease {
         lost
     }
 
-    /// Reads the document of the lease's key.
-    pub async fn get_state(&self) -> Result<DocumentState, Error> {
+    /// Opens the document of the lease's key.
+    pub async fn get_state(&self) -> Result<DocumentReader, Error> {
         let (key, namespace) = (self.live_key()?, Some(self.granted().namespace.as_str()));
         self.shared.client.get_state(key, namespace, self.credential()).await
     }
 
-    /// Commits the document of the lease's key, under its fencing token.
+    /// Reads the document of the lease's key into memory.
+    pub async fn read_state(&self) -> Result<DocumentState, Error> {
+        self.get_state().await?.collect().await
+    }
+
+    /// Commits the document of the lease's key, under its fencing token: bytes, text, a file or a stream.
     pub async fn update_state(
         &self,
-        document: impl Into<Bytes>,
+        document: impl Into<DocumentBody>,
         conditions: &Conditions,
     ) -> Result<responses::Committed, Error> {
         let fenced = Conditions { fencing_token: Some(self.fencing_token()), ..conditions.clone() };
@@ -196,7 +212,11 @@ impl Shared {
             clock::sleep_until(next).await;
             // A server that hangs must leave time to try another.
             let attempt_timeout = Some(Duration::from_millis(self.granted.ttl_ms) / 4);
-            match self.client.extend(&self.granted.lease_id, None, attempt_timeout).await {
+            let extended = self.client.extend(&self.granted.lease_id, None, attempt_timeout).await;
+            let mut renewal_error = self.renewal_error.lock().unwrap_or_else(PoisonError::into_inner);
+            *renewal_error = extended.as_ref().err().cloned();
+            drop(renewal_error);
+            match extended {
                 Ok((extended, sent_at)) => {
                     let remaining = Duration::from_millis(extended.remaining_ms);
                     self.deadline.store(deadline(sent_at, remaining).0, Ordering::Release);

@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use engine::internals::checkpoint::{Mark, take};
 use engine::internals::decider::Decider;
 use engine::internals::shard::StateDigest;
-use engine::{MachineClock, TenureConfig};
+use engine::{MachineClock, Origin, TenureConfig};
 use kernel::{Action, Command, Kernel, Limits, Shard, Span, Store};
 use sim::fixture::{grant, identity, key};
 use store::disk::DiskBlobs;
@@ -62,7 +62,7 @@ fn main() {
     let mut decider = Decider::open(Kernel::new(), Seq(0), clock, &opening).expect("a right clock");
     for n in 0..leases {
         let request = grant(key(&format!("key-{n:012}")), Span(300_000));
-        decider.decide(&Command::by(&identity("ada"), Action::Acquire(request)), 0, None);
+        decider.decide(&Command::by(&identity("ada"), Action::Acquire(request)), &Origin::default(), None);
         if n % 1000 == 0 {
             append(&mut decider, &mut log);
         }
@@ -70,11 +70,11 @@ fn main() {
     let mark = append(&mut decider, &mut log);
     let shard = Shard(0);
     let check =
-        |mark: &Mark| take(&blobs, &mut *log.reader(), shard, mark, &mut |_| ()).expect("a checkpoint");
+        |mark: &Mark| take(&blobs, &mut *log.reader(), shard, mark, 0, &mut |_| ()).expect("a checkpoint");
     let (first, _, state) = measured(|| check(&mark));
     drop(first);
     let request = grant(key("one-more"), Span(300_000));
-    decider.decide(&Command::by(&identity("ada"), Action::Acquire(request)), 0, None);
+    decider.decide(&Command::by(&identity("ada"), Action::Acquire(request)), &Origin::default(), None);
     let mark = append(&mut decider, &mut log.clone());
     let (second, peak, _) = measured(|| check(&mark));
     drop(second);

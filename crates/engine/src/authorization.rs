@@ -11,7 +11,8 @@
 //! authorization with a waiter whose place a retry takes: the retry may come from another client of the same identity.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+
+use crate::sync::{AtomicBool, Ordering};
 
 /// The authorization of a client. Clones are the same authorization; the default one is never withdrawn.
 #[derive(Clone, Debug, Default)]

@@ -4,7 +4,8 @@
 //! byte in either loses nothing. A snapshot was recovered from the store itself and matched the live kernel. It was
 //! read back from the device, and its rows were compared with those it was written from, before an older one is
 //! deleted. A batch is dropped only if both snapshots include it, and if no live document is stored in it. A damaged
-//! snapshot does not count; it is deleted before its name is used again.
+//! snapshot does not count; it is deleted before its name is used again. Where the log is retained for audits, some older
+//! snapshots are kept, so that states before the second newest can be recovered too; recovery does not depend on them.
 //!
 //! **What would break it.** Writing the live state: a corrupted kernel state would become permanent, and the
 //! log that proves it would be deleted. Comparing the running hash alone: a snapshot carries it along, so one that
@@ -62,7 +63,7 @@ impl fmt::Display for CheckpointError {
             CheckpointError::Diverged(what) => write!(
                 f,
                 "the log does not reproduce the state that requests were answered from; keep the store, report \
-                 this, and restore from a backup: {what}"
+                 this, and restore a backup with `lockd restore`: {what}"
             ),
         }
     }
@@ -94,18 +95,21 @@ pub struct Checkpoint {
 }
 
 /// Recovers the state at a mark, compares it with the live kernel's, and makes a snapshot of it durable. `on_damage`
-/// gets every older snapshot that had to be passed over.
+/// gets every older snapshot that had to be passed over. Of a log that retains `retain` bytes for audits, older snapshots
+/// are kept as well.
 pub fn take(
     blobs: &dyn BlobStore,
     reader: &mut dyn LogReader,
     shard: Shard,
     mark: &Mark,
+    retain: u64,
     on_damage: &mut dyn FnMut(DamagedSnapshot),
 ) -> Result<Checkpoint, CheckpointError> {
     let mut damaged = Vec::new();
     let (kernel, from) = recover_to_mark(blobs, reader, shard, mark, &mut damaged)?;
     let name = snapshot_name(shard, mark.next);
     let in_use = damaged.iter().any(|found| found.name == name);
+    let unusable: Vec<BlobName> = damaged.iter().map(|found| found.name.clone()).collect();
     damaged.into_iter().for_each(on_damage);
     if from == Some(mark.next) {
         return Ok(Checkpoint { kernel, older: None });
@@ -119,7 +123,7 @@ pub fn take(
     let digest = kernel.content_digest();
     write(blobs, &name, kernel, mark.next)?;
     let kernel = read_back(blobs, name, mark.next, digest)?;
-    delete_older_snapshots(blobs, shard, mark.next, from)?;
+    delete_older_snapshots(blobs, shard, mark, from, retain, &unusable)?;
     Ok(Checkpoint { kernel, older: from })
 }
 
@@ -173,7 +177,8 @@ fn no_snapshot(gone: StoreError, damaged: &[DamagedSnapshot]) -> CheckpointError
     }
     let names: Vec<String> = damaged.iter().map(ToString::to_string).collect();
     let what = "no snapshot can be read, and the log begins at a later batch: this server continues, but cannot be \
-                restarted from its store; have a backup or a standby's copy ready before it stops";
+                restarted from its store; export its documents with its API, and have a backup for `lockd restore` ready \
+                before it stops";
     CheckpointError::Store(StoreError::new(ErrorKind::Damaged, format!("{what}: {}", names.join(" "))))
 }
 
@@ -232,17 +237,45 @@ fn read_back(
     Err(CheckpointError::Unreadable(DamagedSnapshot { name, damage }))
 }
 
-/// Deletes the snapshots that are older than the new one, damaged or not, except its base, which was read just now.
+/// Deletes the snapshots that are older than the new one, damaged or not, except its base, which was read just now, and
+/// those from which an audit recovers past states.
 fn delete_older_snapshots(
     blobs: &dyn BlobStore,
     shard: Shard,
-    new: Seq,
+    mark: &Mark,
     base: Option<Seq>,
+    retain: u64,
+    unusable: &[BlobName],
 ) -> Result<(), StoreError> {
     let base = base.filter(|_| !planted!(OneSnapshot));
-    let all = snapshots(blobs, shard)?;
-    let mut older = all.iter().filter(|(_, next)| *next < new && Some(*next) != base);
-    older.try_for_each(|(name, _)| blobs.delete(name))
+    let mut older = snapshots(blobs, shard)?;
+    older.retain(|(_, next)| *next < mark.next && Some(*next) != base);
+    let usable = older.iter().filter(|(name, _)| !unusable.contains(name)).map(|(_, next)| *next);
+    let audited = audit_bases(usable, mark, retain);
+    let mut deleted = older.iter().filter(|(_, next)| !audited.contains(next));
+    deleted.try_for_each(|(name, _)| blobs.delete(name))
+}
+
+/// The ends of older snapshots to keep for audits: those that the log continues, at least half of `retain` bytes of log
+/// apart. So at least half of the retained log begins at a known state, and their number does not grow with the log.
+fn audit_bases(ends: impl Iterator<Item = Seq>, mark: &Mark, retain: u64) -> Vec<Seq> {
+    let floor = mark.extents.first().map_or(mark.next, |extent| extent.first);
+    let mut kept = Vec::new();
+    let mut last = None;
+    for end in ends.filter(|end| retain > 0 && *end >= floor) {
+        let at = bytes_before(&mark.extents, end);
+        if last.is_none_or(|last: u64| at - last >= retain / 2) {
+            kept.push(end);
+            last = Some(at);
+        }
+    }
+    kept
+}
+
+/// The size of the extents that end before a batch, or at it.
+fn bytes_before(extents: &[Extent], seq: Seq) -> u64 {
+    let whole = extents.iter().zip(extents.iter().skip(1)).take_while(|(_, next)| next.first <= seq);
+    whole.map(|(extent, _)| extent.bytes).sum()
 }
 
 /// How far the log can be truncated, and the documents to relocate before that.

@@ -38,7 +38,8 @@ pub trait Clock: Send {
     fn boot_id(&self) -> u128;
     /// Microseconds since 1970, by the wall clock.
     fn unix_micros(&self) -> u64;
-    /// The wall clock is certainly wrong before this time, in microseconds since 1970: the day of the build.
+    /// The wall clock is certainly wrong before this time, in microseconds since 1970: the day of the sources that the
+    /// program was built from.
     fn earliest_unix_micros(&self) -> u64 {
         0
     }

@@ -20,9 +20,11 @@ use kernel::{
 };
 use store::{BATCH_MAX, LsnRange, Seq};
 
+use crate::audit::{AuditEntry, entries_of};
 use crate::clock::{Clock, Stamps, WrongClock, opening_lsn, reading};
 pub use crate::decision::{Advice, Blocked, ContentionEvent, ContentionOutcome, Decision};
 use crate::documents::DocumentLocation;
+use crate::origin::Origin;
 use crate::record::{BATCH_HEADER, BATCH_RECORDS_MAX, Record, begin_batch, encode_record, seal_batch};
 
 /// A kernel, the clock that stamps its commands, and the current batch.
@@ -36,6 +38,10 @@ pub struct Decider {
     first: Option<Lsn>,
     /// The events of the current batch.
     events: Vec<(Lsn, Vec<Event>)>,
+    /// Whether audit entries are collected.
+    is_audited: bool,
+    /// The audit entries of the current batch.
+    audit: Vec<AuditEntry>,
     /// Whether freed resources are recorded: only while there are waiters.
     watches_freed: bool,
     /// Resources that were freed and not taken yet, in order.
@@ -148,11 +154,13 @@ impl Decider {
             batch: empty_batch(),
             first: None,
             events: Vec::new(),
+            is_audited: false,
+            audit: Vec::new(),
             watches_freed: false,
             freed: Vec::new(),
         };
         let command = Command::internal(Action::Open(open));
-        let outcome = decider.apply(stamps.opened_at(), &command, 0, None);
+        let outcome = decider.apply(stamps.opened_at(), &command, &Origin::default(), None);
         assert!(matches!(outcome, Outcome::Applied(..)), "the limits or the store are wrong: {outcome:?}");
         Ok(decider)
     }
@@ -161,10 +169,10 @@ impl Decider {
     ///
     /// `document` is the content of a commit or relocation that is stored in the log; its location becomes this
     /// record.
-    pub fn decide(&mut self, command: &Command, correlation: u128, document: Option<&[u8]>) -> Outcome {
+    pub fn decide(&mut self, command: &Command, origin: &Origin, document: Option<&[u8]>) -> Outcome {
         let now = self.now();
         self.end_due(now);
-        self.execute(now, command, correlation, document)
+        self.execute(now, command, origin, document)
     }
 
     /// Applies a command. If more is due than the command may end by itself, some ticks come first.
@@ -172,17 +180,17 @@ impl Decider {
         &mut self,
         now: Time,
         command: &Command,
-        correlation: u128,
+        origin: &Origin,
         document: Option<&[u8]>,
     ) -> Outcome {
         for _ in 0..CATCH_UP_STEPS {
-            let outcome = self.apply(now, command, correlation, document);
+            let outcome = self.apply(now, command, origin, document);
             if !self.is_only_behind(now, &outcome) {
                 return outcome;
             }
-            self.apply(now, &Command::internal(Action::Tick), 0, None);
+            self.apply(now, &Command::internal(Action::Tick), &Origin::default(), None);
         }
-        self.apply(now, command, correlation, document)
+        self.apply(now, command, origin, document)
     }
 
     /// Whether nothing but expired leases that have not been ended yet block a command: it may succeed after a tick.
@@ -201,13 +209,13 @@ impl Decider {
     /// Ends leases that are due, one step of them, and drops rows that may be forgotten.
     pub fn tick(&mut self) {
         let now = self.now();
-        self.apply(now, &Command::internal(Action::Tick), 0, None);
+        self.apply(now, &Command::internal(Action::Tick), &Origin::default(), None);
     }
 
     /// A tick, if anything is due.
     pub(crate) fn end_due(&mut self, now: Time) {
         if self.kernel.next_due().is_some_and(|due| due <= now) {
-            self.apply(now, &Command::internal(Action::Tick), 0, None);
+            self.apply(now, &Command::internal(Action::Tick), &Origin::default(), None);
         }
     }
 
@@ -241,6 +249,16 @@ impl Decider {
         std::mem::take(&mut self.events)
     }
 
+    /// Collects audit entries from here on. Reading the lease of every event has a cost, so it is off by default.
+    pub(crate) fn set_audited(&mut self) {
+        self.is_audited = true;
+    }
+
+    /// The audit entries of the current batch, to be published when it is durable.
+    pub(crate) fn take_audit(&mut self) -> Vec<AuditEntry> {
+        std::mem::take(&mut self.audit)
+    }
+
     /// Sets whether freed resources are recorded. Reading the members of every lease that ends has a cost, so it is
     /// off while there are no waiters.
     pub(crate) fn watch_freed(&mut self, on: bool) {
@@ -272,22 +290,21 @@ impl Decider {
         self.stamps.now(&*self.clock).max(self.kernel.now())
     }
 
-    /// The LSN of the next record.
-    pub(crate) fn next_lsn(&self) -> Lsn {
-        self.next_lsn
-    }
-
-    fn apply(&mut self, now: Time, command: &Command, correlation: u128, document: Option<&[u8]>) -> Outcome {
+    fn apply(&mut self, now: Time, command: &Command, origin: &Origin, document: Option<&[u8]>) -> Outcome {
         let lsn = self.next_lsn;
         let located = document.map(|_| located(command, self.shard(), lsn));
         let command = located.as_ref().unwrap_or(command);
         let outcome = self.kernel.apply(lsn, now, command);
-        if let Outcome::Applied(_, events) = &outcome {
+        if let Outcome::Applied(response, events) = &outcome {
+            if self.is_audited {
+                let unix_ms = self.clock.unix_micros() / 1000;
+                self.audit.extend(entries_of(&self.kernel, unix_ms, command, origin, (response, events)));
+            }
             if self.watches_freed {
                 self.note_freed(now, events);
             }
             if !(planted!(TickUnlogged) && matches!(command.action, Action::Tick)) {
-                encode_record(&mut self.batch, lsn, now, correlation, command, document);
+                encode_record(&mut self.batch, lsn, now, origin.correlation, command, document);
             }
             self.first.get_or_insert(lsn);
             self.next_lsn = Lsn(lsn.0 + 1);

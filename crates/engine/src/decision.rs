@@ -3,10 +3,11 @@
 //! A decision is published only when the state that it reveals is durable; so is a refusal.
 
 use kernel::{
-    Age, AgentName, Identity, Kernel, LeaseId, Lsn, Member, Namespace, Outcome, Rejection, Response, Time,
+    AgentName, Identity, Kernel, LeaseId, Lsn, Member, Namespace, Outcome, Rejection, Response, Time,
 };
 
 use crate::memory::ExceededLimit;
+use crate::waiting::Attempt;
 
 /// The decision on a command.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -67,6 +68,8 @@ pub enum Unavailable {
     Replaced,
     /// The authorization of its client was withdrawn before the command was decided.
     Withdrawn,
+    /// The shard is about to stop, and the request was waiting. A retry presents the attempt to keep its place.
+    Dismissed(Attempt),
     /// The shard has stopped, or is about to.
     Stopped,
     /// Another server owns the shard now; the command was not carried out.
@@ -84,8 +87,8 @@ pub struct Blocked {
     pub position: usize,
     /// The leases that the session holds and has to release, unless the advice is to wait.
     pub release: Vec<LeaseId>,
-    /// The age of the request under wait-die; an attempt presents it when it retries.
-    pub age: Age,
+    /// The attempt that the request is a try of; a retry presents it to keep its place.
+    pub attempt: Attempt,
 }
 
 /// The recommended action of a client whose request is blocked.

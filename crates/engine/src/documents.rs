@@ -97,7 +97,7 @@ pub fn read_inline(reader: &mut dyn LogReader, lsn: Lsn) -> Result<Vec<u8>, Stor
         StoreError::new(ErrorKind::Damaged, what)
     })?;
     found.ok_or_else(|| {
-        let what = "the record holds no document; restore the store from a backup";
+        let what = "the record holds no document; restore the store from a backup with `lockd restore`";
         StoreError::new(ErrorKind::Damaged, format!("{what}: lsn={}", lsn.0))
     })
 }

@@ -12,10 +12,11 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use kernel::{Event, Location, Lsn, Shard, Span};
-use store::{BlobStore, LogReader, LogStore, StoreError};
+use store::{BlobStore, LogReader, LogStore, Seq, StoreError};
 
 use self::maintenance::Maintenance;
 use self::tasks::{Task, TaskQueue};
+use crate::audit::AuditEntry;
 use crate::checkpoint::Mark;
 use crate::clock::{Clock, WrongClock};
 use crate::decider::{Decider, TenureConfig};
@@ -23,9 +24,11 @@ use crate::decision::ContentionEvent;
 use crate::documents::{BlobId, DocumentLocation, Term, read_inline};
 use crate::executor::Executor;
 use crate::memory::MemoryBudget;
-use crate::recovery::{DamagedSnapshot, RecoveryError, recover, unsaved_bytes};
+use crate::recovery::{DamagedSnapshot, Recovered, RecoveryError, recover_from, unsaved_bytes};
 use crate::sequencer::{BatchObserver, Ended, MarkInterval, Measure, Sequencer};
+use crate::stopwatch::Stopwatch;
 use crate::uploads::{ReadHold, Uploads};
+use crate::waiting::Attempt;
 
 /// Maintenance settings of an engine.
 #[derive(Clone, Debug)]
@@ -38,6 +41,10 @@ pub struct Options {
     pub sweep_every: Duration,
     /// Maximum delay before the expiry of an uncontended lease is logged.
     pub sweeper: Span,
+    /// How long after its last reply a blocked request may be retried and keeps its place.
+    pub attempt_idle_max: Span,
+    /// Whether audit entries are collected, for [`EngineObserver::audited`].
+    pub audit: bool,
     /// Limits in bytes, shared by the shards of a server.
     pub memory: MemoryBudget,
 }
@@ -49,6 +56,8 @@ impl Default for Options {
             retain: 256 << 20,
             sweep_every: Duration::from_secs(300),
             sweeper: Span(0),
+            attempt_idle_max: Attempt::IDLE_MAX,
+            audit: false,
             memory: MemoryBudget::default(),
         }
     }
@@ -112,6 +121,11 @@ pub trait EngineObserver: Send + Sync {
         let _ = events;
     }
 
+    /// These audit entries are of durable records, in order. Only with [`Options::audit`]. Must not block.
+    fn audited(&self, shard: Shard, entries: Vec<AuditEntry>) {
+        let _ = (shard, entries);
+    }
+
     /// These requests met conflicting leases. Must not block.
     fn contended(&self, shard: Shard, contended: &[ContentionEvent]) {
         let _ = (shard, contended);
@@ -162,8 +176,40 @@ pub enum MaintenanceEvent {
     Failed(StoreError),
 }
 
+/// What a start has recovered, for the operator.
+#[derive(Clone, Debug)]
+pub struct RecoverySummary {
+    /// The first batch that the snapshot does not have; `None` if no snapshot was used.
+    pub snapshot: Option<Seq>,
+    /// The number of records that were replayed after it.
+    pub records: u64,
+    /// The number of leases that cover resources.
+    pub leases: usize,
+    /// The number of documents.
+    pub documents: usize,
+    /// Whether the log was new or its last writer has stopped cleanly.
+    pub was_clean: bool,
+    /// How long it took.
+    pub took: Duration,
+}
+
+impl RecoverySummary {
+    fn of(recovered: &Recovered, log: &dyn LogStore, stopwatch: &Stopwatch) -> RecoverySummary {
+        let counts = recovered.kernel.counts();
+        RecoverySummary {
+            snapshot: recovered.snapshot,
+            records: recovered.records,
+            leases: counts.leases,
+            documents: counts.documents,
+            was_clean: log.was_clean(),
+            took: stopwatch.elapsed(),
+        }
+    }
+}
+
 /// A running shard. Dropping it stops it, after all accepted requests are answered.
 pub struct Engine {
+    recovery: RecoverySummary,
     sequencer: Arc<Sequencer>,
     readers: Readers,
     blobs: Arc<dyn BlobStore>,
@@ -184,7 +230,10 @@ impl Engine {
     ) -> Result<Engine, OpenError> {
         let shard = opening.store.shard;
         let mut on_damage = |snapshot| watcher.maintained(MaintenanceEvent::SnapshotDamaged(snapshot));
-        let kernel = recover(&*log, &*blobs, shard, &mut on_damage).map_err(OpenError::Recovery)?;
+        let stopwatch = Stopwatch::start();
+        let recovered = recover_from(&*log, &*blobs, shard, &mut on_damage).map_err(OpenError::Recovery)?;
+        let recovery = RecoverySummary::of(&recovered, &*log, &stopwatch);
+        let kernel = recovered.kernel;
         let read_at = clock.boot_clock();
         // The parameters fixed at creation are in the log.
         let store = kernel.tenure().map_or(opening.store, |tenure| tenure.open.store);
@@ -212,7 +261,11 @@ impl Engine {
         let marks = MarkInterval { every: options.snapshot_every, since };
         let mut served = crate::shard::Shard::new(decider);
         served.set_sweeper(options.sweeper);
+        served.set_attempt_idle_max(options.attempt_idle_max);
         served.set_memory(options.memory.clone());
+        if options.audit {
+            served.set_audited();
+        }
         let sequencer = Sequencer::start(served, log, follower, marks, on_end, executor);
         let sequencer = Arc::new(sequencer);
         let maintenance = Maintenance {
@@ -225,7 +278,12 @@ impl Engine {
             watcher,
         };
         tasks.start(Box::new(maintenance));
-        Ok(Engine { sequencer, readers, blobs, uploads, tasks })
+        Ok(Engine { recovery, sequencer, readers, blobs, uploads, tasks })
+    }
+
+    /// What was recovered when it was opened.
+    pub fn recovery(&self) -> &RecoverySummary {
+        &self.recovery
     }
 
     /// The sequencer, which takes commands and queries.
@@ -314,6 +372,10 @@ impl BatchObserver for EventRelay {
             self.tasks.push(Task::Delete(blob));
         }
         self.watcher.durable(events);
+    }
+
+    fn audited(&mut self, entries: Vec<AuditEntry>) {
+        self.watcher.audited(self.shard, entries);
     }
 
     fn contended(&mut self, contended: &[ContentionEvent]) {

@@ -2,8 +2,10 @@
 //!
 //! **What is absent.** No HTTP, no TLS, no command line. Clocks, randomness and stores come in as arguments.
 //!
-//! The modules in reading order: `record` encodes commands in the log, and `snapshot` a whole state; `clock` stamps;
-//! `authorization` is whether a client may still act; `decision` is the decision on a command; `decider` applies
+//! The modules in reading order: `correlation` is the client's id of a request, and
+//! `origin` all that is known of its client; `record` encodes commands in the log, and `snapshot` a whole state; `clock` stamps;
+//! `authorization` is whether a client may still act; `decision` is the decision on a command; `audit` describes
+//! what was decided for the audit log; `decider` applies
 //! commands and collects them into batches; `waiting` has the wait queues, hand-off and deadlock detection; `rates`
 //! limits requests, and `memory` what they may occupy; `documents` locates documents; `shard` is
 //! all of that, one batch at a time;
@@ -18,11 +20,14 @@ extern crate planted;
 #[macro_use]
 mod reach;
 mod wire;
+mod correlation;
+mod origin;
 mod record;
 mod snapshot;
 mod clock;
 mod authorization;
 mod decision;
+mod audit;
 mod decider;
 mod waiting;
 mod rates;
@@ -40,22 +45,24 @@ mod stopwatch;
 
 pub use authorization::Authorization;
 pub use clock::{Clock, MachineClock};
+pub use correlation::{NO_CORRELATION, correlation_id};
 pub use decider::TenureConfig;
 pub use decision::{Decision, OnDecided, Reply, Unavailable};
 pub use engine::{Engine, OpenError, Options};
 pub use executor::{Executor, Workers};
+pub use origin::Origin;
 pub use sequencer::{Delivery, ReplyTo};
 pub use shard::{RENEWALS_MAX, Submission};
 
 /// Requests for leases that wait, and the reasons why others may not.
 pub mod waiters {
     pub use crate::decision::{Advice, Blocked};
-    pub use crate::waiting::{Ticket, Wait, Waiter, WaiterConnection, Waiters};
+    pub use crate::waiting::{Arrival, Attempt, Ticket, Wait, Waiter, WaiterConnection, Waiters};
 }
 
 /// Limits in bytes.
 pub mod limits {
-    pub use crate::memory::{ExceededLimit, MemoryBudget, MemoryLimits};
+    pub use crate::memory::{ExceededLimit, LimitUsage, MemoryBudget, MemoryLimits};
 }
 
 /// Where documents are stored, and the blobs of those that are too long for the log.
@@ -69,8 +76,9 @@ pub mod document {
 
 /// What an engine reports about itself: events, failures, durations.
 pub mod observe {
+    pub use crate::audit::{AuditEntry, AuditedChange, AuditedFact};
     pub use crate::decision::{ContentionEvent, ContentionOutcome};
-    pub use crate::engine::{EngineObserver, Fatal, MaintenanceEvent};
+    pub use crate::engine::{EngineObserver, Fatal, MaintenanceEvent, RecoverySummary};
     pub use crate::recovery::{DamagedSnapshot, SnapshotDamage};
     pub use crate::sequencer::Measure;
     pub use crate::shard::LogSpace;

@@ -8,11 +8,14 @@
 //! queue without end, and exceed it together when they are granted. So a waiter counts twice: as a waiter, and as its
 //! future lease.
 
+mod identity_usage;
+
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use kernel::{Action, Command, Commit, Kernel, LeaseRequest, Time};
+use kernel::{Action, Command, Commit, Identity, Kernel, LeaseRequest, Time};
 
+use crate::memory::identity_usage::{IdentityUsage, ReportedUsage, ShardReport};
 use crate::waiting::{Waiters, lease_request_of};
 
 /// Limits on memory, and on the documents of a namespace. Estimates in bytes, unless stated otherwise.
@@ -20,11 +23,11 @@ use crate::waiting::{Waiters, lease_request_of};
 pub struct MemoryLimits {
     /// Leases of all shards that share the budget, live or waited for.
     pub lease_bytes_max: u64,
-    /// Leases of one identity in a shard, live or waited for.
+    /// Leases of one identity, live or waited for.
     pub lease_bytes_per_identity_max: u64,
     /// Waiters of all shards that share the budget.
     pub waiter_bytes_max: u64,
-    /// Waiters of one identity in a shard.
+    /// Waiters of one identity.
     pub waiter_bytes_per_identity_max: u64,
     /// Names of documents of all shards that share the budget.
     pub document_name_bytes_max: u64,
@@ -60,6 +63,17 @@ pub struct ExceededLimit {
     pub is_own: bool,
 }
 
+/// How much of a limit in bytes is in use.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LimitUsage {
+    /// Its name, as in [`MemoryLimits`].
+    pub name: &'static str,
+    /// The bytes in use.
+    pub used: u64,
+    /// The limit.
+    pub max: u64,
+}
+
 /// Limits, and the memory in use by the shards that share them. Clones share it.
 #[derive(Clone, Debug, Default)]
 pub struct MemoryBudget(Arc<BudgetState>);
@@ -70,12 +84,25 @@ struct BudgetState {
     lease_bytes: AtomicU64,
     waiter_bytes: AtomicU64,
     document_name_bytes: AtomicU64,
+    identities: ReportedUsage,
 }
 
 impl MemoryBudget {
     /// An unused budget.
     pub fn new(limits: MemoryLimits) -> MemoryBudget {
         MemoryBudget(Arc::new(BudgetState { limits, ..BudgetState::default() }))
+    }
+
+    /// The limits that all shards share, and how much of each is in use.
+    pub fn usage(&self) -> [LimitUsage; 3] {
+        let BudgetState { limits, lease_bytes, waiter_bytes, document_name_bytes, .. } = &*self.0;
+        let usage =
+            |name, used: &AtomicU64, max| LimitUsage { name, used: used.load(Ordering::Relaxed), max };
+        [
+            usage("lease_bytes_max", lease_bytes, limits.lease_bytes_max),
+            usage("waiter_bytes_max", waiter_bytes, limits.waiter_bytes_max),
+            usage("document_name_bytes_max", document_name_bytes, limits.document_name_bytes_max),
+        ]
     }
 }
 
@@ -104,16 +131,24 @@ pub(crate) struct ShardMemory {
     budget: MemoryBudget,
     /// The usage of this shard that the budget includes.
     published: ShardUsage,
+    /// `None` before the first use.
+    report: Option<ShardReport>,
 }
 
 impl ShardMemory {
     pub(crate) fn new(budget: MemoryBudget) -> ShardMemory {
-        ShardMemory { budget, published: ShardUsage::default() }
+        ShardMemory { budget, published: ShardUsage::default(), report: None }
     }
 
     /// Updates the shard's usage in the budget.
     pub(crate) fn publish(&mut self, kernel: &Kernel, waiters: &Waiters) {
         self.publish_usage(ShardUsage::of(kernel, waiters));
+        let BudgetState { limits, identities, .. } = &*self.budget.0;
+        if *limits == MemoryLimits::default() {
+            return;
+        }
+        let report = self.report.get_or_insert_with(|| ShardReport::begin(identities, limits, kernel));
+        report.publish(identities, limits, kernel, waiters);
     }
 
     fn publish_usage(&mut self, usage: ShardUsage) {
@@ -130,7 +165,7 @@ impl ShardMemory {
 
     /// Whether a command is within the limits. `waits`: it may become a waiter.
     pub(crate) fn check(
-        &self,
+        &mut self,
         kernel: &Kernel,
         waiters: &Waiters,
         now: Time,
@@ -151,36 +186,53 @@ impl ShardMemory {
     }
 
     fn check_request(
-        &self,
+        &mut self,
         kernel: &Kernel,
         waiters: &Waiters,
         command: &Command,
         request: &LeaseRequest,
         waits: bool,
     ) -> Result<(), ExceededLimit> {
-        let limits = &self.budget.0.limits;
         let bytes = request.footprint();
         if let Some(identity) = &command.identity {
-            let (mine, waiting) = (kernel.identity_footprint(identity), waiters.footprint_of(identity));
-            let leases = mine.lease_bytes + waiting.lease_bytes + bytes;
-            let max = limits.lease_bytes_per_identity_max;
-            within("lease_bytes_per_identity_max", leases, max, true)?;
-            if waits {
-                let (waiters, max) = (waiting.waiter_bytes, limits.waiter_bytes_per_identity_max);
-                within("waiter_bytes_per_identity_max", waiters + Waiters::bytes_of(request), max, true)?;
-            }
-            let namespaces = u64::from(mine.namespaces);
-            if !kernel.has_account(&request.namespace, identity) {
-                let max = limits.namespaces_per_identity_max;
-                within("namespaces_per_identity_max", namespaces + 1, max, true)?;
-            }
+            let mut usage = IdentityUsage::of(kernel, waiters, identity);
+            usage.leases += bytes;
+            usage.waiters += if waits { Waiters::bytes_of(request) } else { 0 };
+            let is_new = !kernel.has_account(&request.namespace, identity);
+            usage.namespaces += u64::from(is_new);
+            self.check_identity(identity, usage, waits, is_new)?;
         }
+        let limits = &self.budget.0.limits;
         let (all, own) = (self.others(), ShardUsage::of(kernel, waiters));
         let leases = all.leases + own.leases + bytes;
         within("lease_bytes_max", leases, limits.lease_bytes_max, false)?;
         if waits {
             let waiters = all.waiters + own.waiters + Waiters::bytes_of(request);
             within("waiter_bytes_max", waiters, limits.waiter_bytes_max, false)?;
+        }
+        Ok(())
+    }
+
+    /// Checks what an identity would occupy in all shards. `usage` is its usage in this one, with the request.
+    fn check_identity(
+        &mut self,
+        identity: &Identity,
+        usage: IdentityUsage,
+        waits: bool,
+        is_new: bool,
+    ) -> Result<(), ExceededLimit> {
+        let BudgetState { limits, identities, .. } = &*self.budget.0;
+        let elsewhere = self.report.as_mut().map(|it| it.elsewhere(identities, limits, identity, usage));
+        let elsewhere = elsewhere.unwrap_or_default();
+        let (leases, max) = (usage.leases + elsewhere.leases, limits.lease_bytes_per_identity_max);
+        within("lease_bytes_per_identity_max", leases, max, true)?;
+        if waits {
+            let (waiters, max) = (usage.waiters + elsewhere.waiters, limits.waiter_bytes_per_identity_max);
+            within("waiter_bytes_per_identity_max", waiters, max, true)?;
+        }
+        if is_new {
+            let namespaces = usage.namespaces + elsewhere.namespaces;
+            within("namespaces_per_identity_max", namespaces, limits.namespaces_per_identity_max, true)?;
         }
         Ok(())
     }
@@ -217,6 +269,9 @@ impl ShardMemory {
 impl Drop for ShardMemory {
     fn drop(&mut self) {
         self.publish_usage(ShardUsage::default());
+        if let Some(report) = &mut self.report {
+            report.end(&self.budget.0.identities);
+        }
     }
 }
 

@@ -13,7 +13,7 @@
 use std::fmt;
 
 use kernel::{Kernel, Lsn, Outcome, RestoreError, Shard};
-use store::{BlobName, BlobStore, ErrorKind, LogReader, LogStore, Seq, StoreError};
+use store::{Batch, BlobName, BlobStore, ErrorKind, LogReader, LogStore, Seq, StoreError};
 
 use crate::record::{DecodeError, decode_batch};
 use crate::snapshot::{self, SnapshotError};
@@ -99,7 +99,11 @@ impl fmt::Display for RecoveryError {
         match self {
             RecoveryError::Store(error) => error.fmt(f),
             RecoveryError::Decode(seq, error) => {
-                write!(f, "a batch of the log cannot be decoded: {error} seq={}", seq.0)
+                write!(
+                    f,
+                    "a batch of the log cannot be decoded; start the lockd version that wrote it: {error} seq={}",
+                    seq.0
+                )
             }
             RecoveryError::Diverged { lsn, outcome } => write!(
                 f,
@@ -111,14 +115,14 @@ impl fmt::Display for RecoveryError {
                 write!(
                     f,
                     "no snapshot can be read, and the log alone is not enough, because it begins at a later batch; \
-                     keep a copy of the store, and restore it from a backup or a standby's copy: floor={}",
+                     keep a copy of the store, and restore it from a backup with `lockd restore`: floor={}",
                     floor.0
                 )?;
                 damaged.iter().try_for_each(|snapshot| write!(f, " {snapshot}"))
             }
             RecoveryError::Gap { floor, next, snapshot } => write!(
                 f,
-                "batches between the last snapshot and the log are missing; restore the store from a backup: \
+                "batches between the last snapshot and the log are missing; restore the store from a backup with `lockd restore`: \
                  floor={} next={} snapshot={:?}",
                 floor.0,
                 next.0,
@@ -136,13 +140,33 @@ impl From<StoreError> for RecoveryError {
     }
 }
 
-/// Recovers the state after all batches of a log. `on_damage` gets every snapshot that had to be passed over.
+/// A recovered state, and where it came from.
+pub struct Recovered {
+    /// The state.
+    pub kernel: Kernel,
+    /// The end of the snapshot that the replay began with; `None`: the log was replayed from its beginning.
+    pub snapshot: Option<Seq>,
+    /// The number of records that were replayed.
+    pub records: u64,
+}
+
+/// The state after all batches of a log: see [`recover_from`].
 pub fn recover(
     log: &dyn LogStore,
     blobs: &dyn BlobStore,
     shard: Shard,
     on_damage: &mut dyn FnMut(DamagedSnapshot),
 ) -> Result<Kernel, RecoveryError> {
+    recover_from(log, blobs, shard, on_damage).map(|recovered| recovered.kernel)
+}
+
+/// Recovers the state after all batches of a log. `on_damage` gets every snapshot that had to be passed over.
+pub fn recover_from(
+    log: &dyn LogStore,
+    blobs: &dyn BlobStore,
+    shard: Shard,
+    on_damage: &mut dyn FnMut(DamagedSnapshot),
+) -> Result<Recovered, RecoveryError> {
     let bounds = log.bounds();
     let (mut damaged, mut base) = (Vec::new(), None);
     for (name, next) in snapshots(blobs, shard)?.into_iter().rev() {
@@ -161,14 +185,15 @@ pub fn recover(
             break;
         }
     }
-    let (mut kernel, from) = match base {
-        Some((kernel, from)) if from >= bounds.floor => (kernel, from),
-        None if bounds.floor == Seq(0) && !planted!(NewestSnapshotOnly) => (Kernel::new(), Seq(0)),
+    let (mut kernel, snapshot) = match base {
+        Some((kernel, from)) if from >= bounds.floor => (kernel, Some(from)),
+        None if bounds.floor == Seq(0) && !planted!(NewestSnapshotOnly) => (Kernel::new(), None),
         older => return Err(no_base(bounds.floor, bounds.next, older.map(|(_, from)| from), damaged)),
     };
     damaged.into_iter().for_each(on_damage);
-    replay(&mut kernel, &mut *log.reader(), from, bounds.next)?;
-    Ok(kernel)
+    let from = snapshot.unwrap_or(Seq(0));
+    let records = replay(&mut kernel, &mut *log.reader(), from, bounds.next)?;
+    Ok(Recovered { kernel, snapshot, records })
 }
 
 /// The error if neither a snapshot nor the log alone leads to the state.
@@ -232,22 +257,32 @@ fn snapshot_prefix(shard: Shard) -> String {
     format!("snapshot/{}/", shard.0)
 }
 
-/// Applies the batches from `from` up to but not including `to`.
-pub fn replay(kernel: &mut Kernel, log: &mut dyn LogReader, from: Seq, to: Seq) -> Result<(), RecoveryError> {
-    let mut seq = from;
+/// Applies the batches from `from` up to but not including `to`. Returns the number of their records.
+pub fn replay(
+    kernel: &mut Kernel,
+    log: &mut dyn LogReader,
+    from: Seq,
+    to: Seq,
+) -> Result<u64, RecoveryError> {
+    let (mut seq, mut records) = (from, 0);
     while seq < to {
-        let batch = log.read(seq)?;
-        let shard = kernel.tenure().map(|tenure| tenure.open.store.shard).unwrap_or_default();
-        let contents =
-            decode_batch(&batch.payload, shard).map_err(|error| RecoveryError::Decode(seq, error))?;
-        for record in &contents.records {
-            let outcome = kernel.apply(record.lsn, record.now, &record.command);
-            if !matches!(outcome, Outcome::Applied(..)) {
-                return Err(RecoveryError::Diverged { lsn: record.lsn, outcome: Box::new(outcome) });
-            }
-        }
-        kernel.set_clocks(contents.clocks);
+        records += apply_batch(kernel, &log.read(seq)?)?;
         seq = seq.next();
     }
-    Ok(())
+    Ok(records)
+}
+
+/// Applies the records of one batch. Returns their number.
+pub fn apply_batch(kernel: &mut Kernel, batch: &Batch) -> Result<u64, RecoveryError> {
+    let shard = kernel.tenure().map(|tenure| tenure.open.store.shard).unwrap_or_default();
+    let contents =
+        decode_batch(&batch.payload, shard).map_err(|error| RecoveryError::Decode(batch.seq, error))?;
+    for record in &contents.records {
+        let outcome = kernel.apply(record.lsn, record.now, &record.command);
+        if !matches!(outcome, Outcome::Applied(..)) {
+            return Err(RecoveryError::Diverged { lsn: record.lsn, outcome: Box::new(outcome) });
+        }
+    }
+    kernel.set_clocks(contents.clocks);
+    Ok(contents.records.len() as u64)
 }

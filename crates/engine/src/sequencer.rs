@@ -47,9 +47,11 @@ use store::{Bounds, LogStore, Seq, StoreError};
 
 pub use self::delivery::Delivery;
 use self::turn::{Runner, Shared};
+use crate::audit::AuditEntry;
 use crate::checkpoint::Mark;
 use crate::decision::{ContentionEvent, Reply, Unavailable};
 use crate::executor::Executor;
+use crate::origin::Origin;
 use crate::shard::{LogSpace, Shard, Submission};
 use crate::sync::sync_channel;
 use crate::waiting::{Wait, WaiterConnection};
@@ -83,6 +85,9 @@ pub enum Ended {
 pub trait BatchObserver: Send {
     /// These events are durable.
     fn durable(&mut self, events: &[(Lsn, Vec<Event>)]);
+
+    /// These audit entries are of durable records. Only audited shards have any.
+    fn audited(&mut self, entries: Vec<AuditEntry>);
 
     /// These requests met conflicting leases; the leases are durable.
     fn contended(&mut self, contended: &[ContentionEvent]) {
@@ -124,6 +129,8 @@ pub enum Measure {
 /// Observes nothing.
 impl BatchObserver for () {
     fn durable(&mut self, _: &[(Lsn, Vec<Event>)]) {}
+
+    fn audited(&mut self, _: Vec<AuditEntry>) {}
 
     fn marked(&mut self, _: Mark) {}
 }
@@ -199,7 +206,8 @@ impl Sequencer {
         reached!();
         let (send, receive) = sync_channel(1);
         let to: ReplyTo = Box::new(move |reply, delivery| delivery.settle(send.send(reply).is_ok()));
-        let submission = Submission { correlation, document, wait, ..Submission::new(command, to) };
+        let origin = Origin::from(correlation);
+        let submission = Submission { origin, document, wait, ..Submission::new(command, to) };
         self.submit_as(submission, Runner::APPENDING);
         receive.recv().ok()
     }

@@ -17,14 +17,18 @@ use kernel::{
 };
 
 use self::long_command::LongCommand;
+use crate::audit::AuditEntry;
 use crate::authorization::Authorization;
 use crate::decider::{Decider, SealedBatch};
 use crate::decision::{ContentionEvent, Decision};
 pub use crate::decision::{OnDecided, Reply, Unavailable};
 use crate::memory::{ExceededLimit, MemoryBudget, ShardMemory};
+use crate::origin::Origin;
 use crate::rates::Rates;
 use crate::record::Record;
-use crate::waiting::{LeaseReply, LeaseSubmission, WaiterConnection, Waiters, Waiting, lease_request_of};
+use crate::waiting::{
+    Attempt, LeaseReply, LeaseSubmission, WaiterConnection, Waiters, Waiting, lease_request_of,
+};
 pub use crate::waiting::{Visits, WAITERS_MAX, Wait};
 
 /// The maximum number of renewals in one command. More than [`Action::MAX_BATCH`] become several records.
@@ -36,12 +40,14 @@ const LONG_MAX: usize = 1000;
 pub struct Submission<R> {
     /// The command.
     pub command: Command,
-    /// The client's correlation id, for the audit trail.
-    pub correlation: u128,
+    /// Where the command comes from, for the audit trail.
+    pub origin: Origin,
     /// A document that is stored in the log.
     pub document: Option<Vec<u8>>,
     /// Set if a request for a lease may wait while it is blocked.
     pub wait: Option<Wait>,
+    /// The attempt that a request for a lease presents as a retry.
+    pub attempt: Option<Attempt>,
     /// Whether its client may still act when the command is decided.
     pub authorization: Authorization,
     /// Called when the command is decided.
@@ -56,9 +62,10 @@ impl<R> Submission<R> {
         let authorization = Authorization::default();
         Submission {
             command,
-            correlation: 0,
+            origin: Origin::default(),
             document: None,
             wait: None,
+            attempt: None,
             authorization,
             on_decided: None,
             to,
@@ -86,6 +93,8 @@ pub struct TurnOutput<R> {
     pub replies: Vec<(R, Reply, Option<LeaseId>)>,
     /// To be published then: the events, by record.
     pub events: Vec<(Lsn, Vec<Event>)>,
+    /// To be published then: audit entries, if the shard is audited.
+    pub audit: Vec<AuditEntry>,
     /// To be published then: requests that were blocked.
     pub contended: Vec<ContentionEvent>,
     /// The state after the batch, which a replay has to reproduce.
@@ -137,9 +146,10 @@ pub struct Shard<R> {
 impl<R> Shard<R> {
     /// Begins with a decider that was just opened: its `open` record is in the first batch.
     pub fn new(decider: Decider) -> Shard<R> {
+        let waiting = Waiting::new(decider.kernel());
         Shard {
             decider,
-            waiting: Waiting::default(),
+            waiting,
             space: LogSpace::Plenty,
             long: VecDeque::new(),
             undelivered: BTreeMap::new(),
@@ -156,6 +166,16 @@ impl<R> Shard<R> {
     /// case, and a conflicting request ends the lease at once.
     pub fn set_sweeper(&mut self, interval: Span) {
         self.sweeper = interval;
+    }
+
+    /// Collects an audit entry for every change of a lease or document and every act of an operator from here on.
+    pub fn set_audited(&mut self) {
+        self.decider.set_audited();
+    }
+
+    /// Sets how long after its last reply an attempt may be retried and keeps its place.
+    pub fn set_attempt_idle_max(&mut self, idle_max: Span) {
+        self.waiting.set_attempt_idle_max(idle_max, self.decider.kernel());
     }
 
     /// Sets the limits in bytes, and counts what the shard uses in a budget.
@@ -183,11 +203,11 @@ impl<R> Shard<R> {
             Action::Renew(renewals) if renewals.len() > Action::MAX_BATCH => self.begin_long(submission),
             Action::RevokeAll(_) | Action::DropNamespace(_) => self.begin_long(submission),
             _ => {
-                let Submission { command, correlation, document, on_decided, to, .. } = submission;
+                let Submission { command, origin, document, on_decided, to, .. } = submission;
                 if let Err(exceeded) = self.check_memory(&command, false) {
                     return self.reply(to, Err(Unavailable::OverLimit(exceeded)));
                 }
-                let outcome = self.decide(&command, correlation, document.as_deref());
+                let outcome = self.decide(&command, &origin, document.as_deref());
                 self.reply_decided(to, on_decided, Decision::Outcome(outcome));
             }
         }
@@ -263,6 +283,7 @@ impl<R> Shard<R> {
             replies: std::mem::take(&mut self.replies),
             state: StateDigest { lsn: kernel.last_lsn(), hash: kernel.state_hash() },
             events: self.decider.take_events(),
+            audit: self.decider.take_audit(),
             contended: self.waiting.take_contended(),
             served: std::mem::take(&mut self.served),
         }
@@ -304,13 +325,16 @@ impl<R> Shard<R> {
             if planted!(UndeliveredStands) {
                 continue;
             }
+            if let Ok(view) = self.decider.kernel().lease(lease, self.decider.now()) {
+                self.waiting.note_retracted(view.age);
+            }
             let retraction = Retraction { lease, request: grant.request };
-            self.decide(&Command::internal(Action::Retract(retraction)), 0, None);
+            self.decide(&Command::internal(Action::Retract(retraction)), &Origin::default(), None);
         }
         self.collect_replies();
     }
 
-    /// Stops the shard: waiters and long commands get [`Unavailable::Stopped`], and nothing is logged after this turn.
+    /// Stops the shard: waiters get [`Unavailable::Dismissed`], long commands [`Unavailable::Stopped`], and nothing is logged after this turn.
     pub fn stop(&mut self) {
         self.set_space(LogSpace::Nothing);
         self.dismiss();
@@ -319,9 +343,9 @@ impl<R> Shard<R> {
         }
     }
 
-    /// Removes all waiters; they get [`Unavailable::Stopped`].
+    /// Removes all waiters; they get [`Unavailable::Dismissed`].
     pub fn dismiss(&mut self) {
-        self.waiting.dismiss();
+        self.waiting.dismiss(&self.decider);
         self.collect_replies();
     }
 
@@ -409,21 +433,21 @@ impl<R> Shard<R> {
     }
 
     /// `waits`: the command may become a waiter.
-    fn check_memory(&self, command: &Command, waits: bool) -> Result<(), ExceededLimit> {
+    fn check_memory(&mut self, command: &Command, waits: bool) -> Result<(), ExceededLimit> {
         let (kernel, waiters) = (self.decider.kernel(), self.waiting.waiters());
         self.memory.check(kernel, waiters, self.decider.now(), command, waits)
     }
 
     /// Decides a command, and hands off what it freed.
-    fn decide(&mut self, command: &Command, correlation: u128, document: Option<&[u8]>) -> Outcome {
-        let outcome = self.decider.decide(command, correlation, document);
+    fn decide(&mut self, command: &Command, origin: &Origin, document: Option<&[u8]>) -> Outcome {
+        let outcome = self.decider.decide(command, origin, document);
         self.waiting.after_command(&mut self.decider, &outcome);
         outcome
     }
 
     fn admit(&mut self, submission: Submission<R>) {
-        let Submission { command, correlation, wait, authorization, on_decided, to, .. } = submission;
-        let submission = LeaseSubmission { command, correlation, wait, authorization, on_decided, to };
+        let Submission { command, origin, wait, attempt, authorization, on_decided, to, .. } = submission;
+        let submission = LeaseSubmission { command, origin, wait, attempt, authorization, on_decided, to };
         let Some(submission) = self.waiting.reattach(&self.decider, submission) else { return };
         if !self.is_within_rate(&submission.command) {
             return self.reply(submission.to, Err(Unavailable::TooOften));
@@ -478,14 +502,14 @@ impl<R> Shard<R> {
     }
 
     fn begin_long(&mut self, submission: Submission<R>) {
-        let Submission { command, correlation, authorization, on_decided, to, .. } = submission;
+        let Submission { command, origin, authorization, on_decided, to, .. } = submission;
         if matches!(&command.action, Action::Renew(renewals) if renewals.len() > RENEWALS_MAX) {
             return self.reply(to, Ok(Decision::rejected(Rejection::InvalidBatch)));
         }
         if self.long.len() >= LONG_MAX {
             return self.reply(to, Err(Unavailable::Busy));
         }
-        self.long.push_back(LongCommand::new(command, correlation, authorization, on_decided, to));
+        self.long.push_back(LongCommand::new(command, origin, authorization, on_decided, to));
         if !self.is_full() {
             self.continue_long();
         }
@@ -501,7 +525,7 @@ impl<R> Shard<R> {
             return self.reply(long.to, Err(Unavailable::NoSpace));
         }
         let part = long.next_part();
-        let outcome = self.decide(&part, long.correlation, None);
+        let outcome = self.decide(&part, &long.origin, None);
         self.collect_replies();
         match long.add(outcome) {
             Some(outcome) => self.reply_decided(long.to, long.on_decided, Decision::Outcome(outcome)),

@@ -92,7 +92,7 @@ impl fmt::Display for SnapshotError {
             SnapshotError::Store(error) => error.fmt(f),
             SnapshotError::Damaged { offset, what } => write!(
                 f,
-                "the snapshot cannot be read: {what}; restore the store from a backup or a standby's copy: \
+                "the snapshot cannot be read: {what}; restore the store from a backup with `lockd restore`: \
                  offset={offset}"
             ),
         }

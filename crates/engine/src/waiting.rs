@@ -2,17 +2,18 @@
 //!
 //! [`Waiting`] decides every request for a lease. A request that conflicts with nothing is granted; one that conflicts
 //! is refused or queued. Freed resources are handed off to waiters in order, and waiters leave by grant, timeout,
-//! disconnect or wait-die. The modules in reading order: `connection` is a waiter's connection and timeout; `queues` are
-//! the wait queues; `parked` is the reply side of the waiters; `verdict` is wait-die and the reply to a blocked request;
+//! disconnect or wait-die. The modules in reading order: `connection` is a waiter's connection and timeout; `attempts`
+//! recognizes retries of a request, which keep their place; `queues` are the wait queues; `parked` is the reply side of the waiters; `verdict` is wait-die and the reply to a blocked request;
 //! `budget` bounds the work of a turn; `deadlock` searches the wait-for graph; `admission` decides requests; `serving`
 //! hands off freed resources; `departure` removes waiters that are not granted a lease.
 //!
-//! **Invariant.** No request barges: a request is not granted while an earlier waiter conflicts with it. Every step
-//! visits a bounded number of waiters; the rest is done in the next turns.
+//! **Invariant.** No request barges: a request is not granted while an earlier waiter conflicts with it. Earlier is the
+//! one whose attempt began earlier. Every step visits a bounded number of waiters; the rest is done in the next turns.
 //!
 //! **What is absent.** Logging: the [`Decider`] applies and logs commands. Waiters are volatile.
 
 mod connection;
+mod attempts;
 mod queues;
 mod parked;
 mod verdict;
@@ -24,26 +25,32 @@ mod departure;
 
 use std::collections::VecDeque;
 
-use kernel::{Command, Event, LeaseId, Outcome, RequestKey, Response, Span, Time};
+use kernel::{Age, Command, Event, Kernel, LeaseId, Outcome, RequestKey, Response, Span, Time};
 
 use self::admission::PendingSearch;
 pub use self::admission::{SEARCHES_MAX, WAITERS_MAX};
+use self::attempts::Attempts;
+pub use self::attempts::{Arrival, Attempt};
 use self::budget::Budget;
 pub use self::budget::{VISITS_MAX, Visits};
 pub use self::connection::{Wait, WaiterConnection};
 use self::deadlock::Search;
+use self::departure::ReturnedWaiter;
 use self::parked::Parked;
 pub use self::queues::{Session, Ticket, Waiter, Waiters, lease_request_of, session_of};
 use self::serving::Serving;
 use crate::authorization::Authorization;
 use crate::decider::Decider;
 use crate::decision::{Blocked, ContentionEvent, ContentionOutcome, Decision, OnDecided, Reply};
+use crate::origin::Origin;
 
 /// A request for a lease, and where its reply goes.
 pub(crate) struct LeaseSubmission<R> {
     pub(crate) command: Command,
-    pub(crate) correlation: u128,
+    pub(crate) origin: Origin,
     pub(crate) wait: Option<Wait>,
+    /// The attempt that it presents as a retry.
+    pub(crate) attempt: Option<Attempt>,
     pub(crate) authorization: Authorization,
     pub(crate) on_decided: Option<OnDecided>,
     pub(crate) to: R,
@@ -61,6 +68,7 @@ pub(crate) struct LeaseReply<R> {
 
 /// The waiters of a shard, and the unfinished work on them.
 pub(crate) struct Waiting<R> {
+    attempts: Attempts,
     queues: Waiters,
     parked: Parked<R>,
     serving: Serving,
@@ -73,13 +81,17 @@ pub(crate) struct Waiting<R> {
     disconnected: VecDeque<Ticket>,
     /// New leases whose younger waiters have not been looked for yet.
     new_leases: VecDeque<LeaseId>,
+    /// Waiters that returned to a place before others. The attempts behind them have not been refused yet.
+    returned: VecDeque<ReturnedWaiter>,
     replies: Vec<LeaseReply<R>>,
     contended: Vec<ContentionEvent>,
 }
 
-impl<R> Default for Waiting<R> {
-    fn default() -> Waiting<R> {
+impl<R> Waiting<R> {
+    /// No waiters, after a tenure was opened.
+    pub(crate) fn new(kernel: &Kernel) -> Waiting<R> {
         Waiting {
+            attempts: Attempts::new(kernel),
             queues: Waiters::default(),
             parked: Parked::default(),
             serving: Serving::default(),
@@ -88,13 +100,22 @@ impl<R> Default for Waiting<R> {
             expiring: VecDeque::new(),
             disconnected: VecDeque::new(),
             new_leases: VecDeque::new(),
+            returned: VecDeque::new(),
             replies: Vec::new(),
             contended: Vec::new(),
         }
     }
-}
 
-impl<R> Waiting<R> {
+    /// Sets how long after its last reply an attempt may be retried.
+    pub(crate) fn set_attempt_idle_max(&mut self, idle_max: Span, kernel: &Kernel) {
+        self.attempts.set_idle_max(idle_max, kernel);
+    }
+
+    /// A grant of an attempt of this age was undone.
+    pub(crate) fn note_retracted(&mut self, age: Age) {
+        self.attempts.note_retracted(age);
+    }
+
     /// The wait queues, to read.
     pub(crate) fn waiters(&self) -> &Waiters {
         &self.queues
@@ -129,10 +150,11 @@ impl<R> Waiting<R> {
         self.hand_off(decider);
     }
 
-    /// Offers freed resources to waiters. Attempts behind a new holder that is older are refused, which may free more.
+    /// Offers freed resources to waiters. Attempts behind a new holder or a returned waiter that is older are refused,
+    /// which may free more.
     fn hand_off(&mut self, decider: &mut Decider) {
         self.serve(decider);
-        while self.refuse_younger(decider) {
+        while self.refuse_younger(decider) | self.refuse_overtaken(decider) {
             self.serve(decider);
         }
     }
@@ -158,6 +180,7 @@ impl<R> Waiting<R> {
             || !self.searches.is_empty()
             || !self.disconnected.is_empty()
             || !self.new_leases.is_empty()
+            || !self.returned.is_empty()
             || self.expiring.front().is_some_and(|(number, _)| self.serving.has_offered(*number))
     }
 

@@ -14,7 +14,7 @@ use std::time::Duration;
 use rustls::pki_types::{CertificateDer, UnixTime};
 use x509_parser::certificate::X509Certificate;
 use x509_parser::error::X509Error;
-use x509_parser::extensions::{GeneralName, ParsedExtension};
+use x509_parser::extensions::GeneralName;
 use x509_parser::prelude::FromDer;
 use x509_parser::x509::SubjectPublicKeyInfo;
 
@@ -93,8 +93,6 @@ pub struct Certificate {
     uris: Vec<String>,
     public_key: Vec<u8>,
     algorithm: &'static str,
-    key_id: Option<Vec<u8>>,
-    issuer_key_id: Option<Vec<u8>>,
 }
 
 impl Certificate {
@@ -122,8 +120,6 @@ impl Certificate {
             uris,
             public_key: x509.public_key().raw.to_vec(),
             algorithm: algorithm(x509.public_key()),
-            key_id: key_id(&x509),
-            issuer_key_id: issuer_key_id(&x509),
         })
     }
 
@@ -177,16 +173,6 @@ impl Certificate {
         spiffe_id(&self.uris)
     }
 
-    /// Identifies the certificate's own key, in certificates that it issues.
-    pub(crate) fn key_id(&self) -> Option<&[u8]> {
-        self.key_id.as_deref()
-    }
-
-    /// Identifies the key that signed this certificate.
-    pub(crate) fn issuer_key_id(&self) -> Option<&[u8]> {
-        self.issuer_key_id.as_deref()
-    }
-
     pub(crate) fn uris(&self) -> &[String] {
         &self.uris
     }
@@ -201,22 +187,6 @@ impl fmt::Debug for Certificate {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Certificate({} cn={:?} serial={})", self.purpose, self.name.0, self.serial)
     }
-}
-
-fn key_id(x509: &X509Certificate<'_>) -> Option<Vec<u8>> {
-    x509.extensions().iter().find_map(|extension| match extension.parsed_extension() {
-        ParsedExtension::SubjectKeyIdentifier(id) => Some(id.0.to_vec()),
-        _ => None,
-    })
-}
-
-fn issuer_key_id(x509: &X509Certificate<'_>) -> Option<Vec<u8>> {
-    x509.extensions().iter().find_map(|extension| match extension.parsed_extension() {
-        ParsedExtension::AuthorityKeyIdentifier(issuer) => {
-            issuer.key_identifier.as_ref().map(|id| id.0.to_vec())
-        }
-        _ => None,
-    })
 }
 
 fn extension_error(error: &X509Error) -> Error {

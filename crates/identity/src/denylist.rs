@@ -140,6 +140,10 @@ pub enum CertificateRefusal {
     Revoked(Serial),
     /// It has expired.
     Expired(Serial),
+    /// No CA that is trusted now has issued it.
+    Distrusted(Serial),
+    /// The map of SPIFFE ids gives its id another identity, other rights, or none.
+    Changed(Serial),
 }
 
 impl fmt::Display for CertificateRefusal {
@@ -148,6 +152,12 @@ impl fmt::Display for CertificateRefusal {
             CertificateRefusal::Revoked(serial) => write!(f, "the certificate is revoked: serial={serial}"),
             CertificateRefusal::Expired(serial) => {
                 write!(f, "the certificate has expired; create a new one: serial={serial}")
+            }
+            CertificateRefusal::Distrusted(serial) => {
+                write!(f, "the certificate's CA is no longer trusted: serial={serial}")
+            }
+            CertificateRefusal::Changed(serial) => {
+                write!(f, "the identity of the certificate has changed; connect again: serial={serial}")
             }
         }
     }

@@ -48,5 +48,5 @@ pub use rustls::pki_types::UnixTime;
 pub use seal::{Cost, Passphrase};
 pub use serial::Serial;
 pub use spiffe::SpiffeMap;
-pub use tls::{ClientTls, RefusalObserver, ServerTls, ServerUpdate};
+pub use tls::{ClientTls, RefusalObserver, ServerTls, ServerUpdate, TrustVersion, VerifiedChain};
 pub use zeroize::Zeroizing;

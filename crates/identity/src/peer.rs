@@ -1,7 +1,7 @@
 //! The identity of a peer, from its client certificate.
 //!
 //! **What is absent.** Verification. The certificate must come from a handshake in which [`crate::tls`] verified it; before
-//! each request, [`crate::denylist::SharedDenylist::check`] decides whether it is still valid.
+//! each request, [`crate::tls::ServerTls::check`] decides whether it is still valid.
 
 use rustls::pki_types::{CertificateDer, UnixTime};
 
@@ -24,8 +24,6 @@ pub struct PeerIdentity {
     pub rights: Rights,
     /// End of the certificate's validity.
     pub not_after: UnixTime,
-    /// Identifies the key of the CA that issued the certificate, if the certificate names it.
-    pub issuer_key_id: Option<Vec<u8>>,
 }
 
 impl PeerIdentity {
@@ -70,8 +68,7 @@ impl PeerIdentity {
 
     fn new(certificate: &Certificate, name: Name, role: Role, rights: Rights) -> PeerIdentity {
         let (serial, not_after) = (certificate.serial(), certificate.not_after());
-        let issuer_key_id = certificate.issuer_key_id().map(<[u8]>::to_vec);
-        PeerIdentity { name, serial, role, rights, not_after, issuer_key_id }
+        PeerIdentity { name, serial, role, rights, not_after }
     }
 
     /// The identity of a connection's peer, from its certificate chain (end entity first).

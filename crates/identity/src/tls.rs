@@ -4,11 +4,14 @@
 //! the same of the server's certificate, and never its hostname. A server's certificate and its CAs can be replaced while
 //! connections are open: later handshakes use the new ones.
 //!
-//! **What is absent.** Sockets. Checks after the handshake: a resumed session calls no verifier, and open connections
-//! outlive revocation, expiry and the removal of a CA, so a server also calls [`SharedDenylist::check`] and
-//! [`ServerTls::distrusts`] for every request.
+//! A resumed session calls no verifier, and an open connection outlives revocation, expiry, the removal of a CA and a
+//! changed map of SPIFFE ids. So a server also calls [`ServerTls::check`] for every request: it verifies the chain of an
+//! open connection again when the trusted CAs or the map have changed since.
+//!
+//! **What is absent.** Sockets.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use arc_swap::ArcSwap;
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
@@ -47,6 +50,8 @@ struct ServerState {
     accepting: ArcSwap<Accepting>,
     denylist: Arc<SharedDenylist>,
     spiffe: Arc<ArcSwap<SpiffeMap>>,
+    /// Counts the changes of the trusted CAs and of the map. Raised after a change is in use.
+    version: AtomicU64,
     observer: RefusalObserver,
     clock: Arc<dyn TimeProvider>,
 }
@@ -56,8 +61,27 @@ struct ServerState {
 struct Accepting {
     config: Arc<ServerConfig>,
     anchors: TrustAnchors,
-    /// Key ids of CAs that were trusted before.
-    distrusted: Vec<Vec<u8>>,
+    trust: Trust,
+}
+
+/// Identifies the trusted CAs and the map of SPIFFE ids that a server uses.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TrustVersion(u64);
+
+/// The certificate chain of a connection's peer, and the version of trust under which it was verified last.
+#[derive(Debug)]
+pub struct VerifiedChain {
+    /// End entity first.
+    certificates: Vec<CertificateDer<'static>>,
+    version: AtomicU64,
+}
+
+impl VerifiedChain {
+    /// A chain that a handshake has verified. `version` is from before the handshake.
+    pub fn new(chain: &[CertificateDer<'_>], version: TrustVersion) -> VerifiedChain {
+        let certificates = chain.iter().cloned().map(CertificateDer::into_owned).collect();
+        VerifiedChain { certificates, version: AtomicU64::new(version.0) }
+    }
 }
 
 impl ServerTls {
@@ -81,15 +105,26 @@ impl ServerTls {
         let certificate = Arc::new(OwnCertificate::new(bundle.server()));
         let anchors = bundle.anchors().clone();
         let spiffe = Arc::default();
-        let verifier = ClientVerifier::new(&anchors, &denylist, &spiffe, &observer)?;
+        let trust = Trust::in_anchors(&anchors)?;
+        let verifier = ClientVerifier::new(&trust, &denylist, &spiffe, &observer);
         let config = server_config(verifier, &certificate, &clock);
-        let accepting = ArcSwap::from_pointee(Accepting { config, anchors, distrusted: Vec::new() });
-        Ok(ServerTls(Arc::new(ServerState { certificate, accepting, denylist, spiffe, observer, clock })))
+        let accepting = ArcSwap::from_pointee(Accepting { config, anchors, trust });
+        let version = AtomicU64::new(0);
+        let state = ServerState { certificate, accepting, denylist, spiffe, version, observer, clock };
+        Ok(ServerTls(Arc::new(state)))
     }
 
-    /// Maps SPIFFE ids to identities at every handshake from now on. No id is mapped by default.
+    /// Maps SPIFFE ids to identities from now on. No id is mapped by default.
     pub fn map_spiffe_ids(&self, map: SpiffeMap) {
-        self.0.spiffe.store(Arc::new(map));
+        if **self.0.spiffe.load() != map {
+            self.0.spiffe.store(Arc::new(map));
+            self.0.raise_version();
+        }
+    }
+
+    /// The version of trust in use. Read it before [`ServerTls::config`]: a change during the handshake is noticed then.
+    pub fn version(&self) -> TrustVersion {
+        TrustVersion(self.0.version.load(Ordering::Acquire))
     }
 
     /// The identity of a connection's peer, from its verified certificate chain.
@@ -102,14 +137,28 @@ impl ServerTls {
         Arc::clone(&self.0.accepting.load().config)
     }
 
-    /// Whether the peer's certificate was issued by a CA that has been removed since. Call it for every request.
-    ///
-    /// A certificate below an intermediate CA does not name the removed one: its connection ends when the peer
-    /// reconnects.
-    pub fn distrusts(&self, peer: &PeerIdentity) -> bool {
+    /// Checks that the peer of an open connection would be accepted now, as the same identity. Call it for every request.
+    pub fn check(
+        &self,
+        peer: &PeerIdentity,
+        chain: &VerifiedChain,
+        now: UnixTime,
+    ) -> Result<(), CertificateRefusal> {
+        self.0.denylist.check(peer, now)?;
+        let TrustVersion(version) = self.version();
+        if chain.version.load(Ordering::Relaxed) == version {
+            return Ok(());
+        }
+        let distrusted = CertificateRefusal::Distrusted(peer.serial);
+        let (own, intermediates) = chain.certificates.split_first().ok_or(distrusted)?;
         let accepting = self.0.accepting.load();
-        !accepting.distrusted.is_empty()
-            && peer.issuer_key_id.as_ref().is_some_and(|id| accepting.distrusted.contains(id))
+        let verified = accepting.trust.clients().verify_client_cert(own, intermediates, now);
+        verified.map_err(|_| distrusted)?;
+        if !self.peer(&chain.certificates).is_ok_and(|identity| identity == *peer) {
+            return Err(CertificateRefusal::Changed(peer.serial));
+        }
+        chain.version.store(version, Ordering::Relaxed);
+        Ok(())
     }
 
     /// Checks a bundle that is to replace the current one. Changes nothing: [`ServerUpdate::install`] does.
@@ -149,13 +198,14 @@ impl ServerState {
             let ca = anchors.issuer();
             return Err(Error::invalid(format!("{what}: cn={} serial={}", ca.name(), ca.serial())));
         }
-        let trusted = |id: &[u8]| anchors.iter().any(|ca| ca.key_id() == Some(id));
-        let before = current.anchors.iter().filter_map(Certificate::key_id).map(<[u8]>::to_vec);
-        let mut distrusted: Vec<Vec<u8>> = before.chain(current.distrusted.iter().cloned()).collect();
-        distrusted.retain(|id| !trusted(id));
-        let verifier = ClientVerifier::new(anchors, &self.denylist, &self.spiffe, &self.observer)?;
+        let trust = Trust::in_anchors(anchors)?;
+        let verifier = ClientVerifier::new(&trust, &self.denylist, &self.spiffe, &self.observer);
         let config = server_config(verifier, &self.certificate, &self.clock);
-        Ok(Some(Accepting { config, anchors: anchors.clone(), distrusted }))
+        Ok(Some(Accepting { config, anchors: anchors.clone(), trust }))
+    }
+
+    fn raise_version(&self) {
+        self.version.fetch_add(1, Ordering::AcqRel);
     }
 }
 
@@ -187,6 +237,7 @@ impl ServerUpdate<'_> {
         self.state.certificate.current.store(self.certificate);
         if let Some(accepting) = self.accepting {
             self.state.accepting.store(Arc::new(accepting));
+            self.state.raise_version();
         }
     }
 }
@@ -324,18 +375,13 @@ struct ClientVerifier {
 
 impl ClientVerifier {
     fn new(
-        anchors: &TrustAnchors,
+        trust: &Trust,
         denylist: &Arc<SharedDenylist>,
         spiffe: &Arc<ArcSwap<SpiffeMap>>,
         observer: &RefusalObserver,
-    ) -> Result<ClientVerifier, Error> {
+    ) -> ClientVerifier {
         let (denylist, spiffe) = (Arc::clone(denylist), Arc::clone(spiffe));
-        Ok(ClientVerifier {
-            trust: Trust::in_anchors(anchors)?,
-            denylist,
-            spiffe,
-            observer: observer.clone(),
-        })
+        ClientVerifier { trust: trust.clone(), denylist, spiffe, observer: observer.clone() }
     }
 
     fn verify(

@@ -215,12 +215,19 @@ pub struct LeaseRequest {
     pub agent: Option<AgentName>,
     /// The client session that sends the request.
     pub session: Option<SessionName>,
-    /// The age of a wait-die attempt; if missing, the lease is as old as its grant.
+    /// The age of the attempt that it is a try of; if missing, the lease is as old as its grant.
     pub attempt: Option<Age>,
     /// The reason shown to waiters.
     pub reason: Option<Reason>,
     /// Opaque data of the holder.
     pub metadata: Option<Metadata>,
+}
+
+impl LeaseRequest {
+    /// Whether wait-die decides if it may wait: it is an attempt of an agent.
+    pub fn is_wait_die(&self) -> bool {
+        self.agent.is_some() && self.attempt.is_some()
+    }
 }
 
 /// When the resources of an expired lease become free. The holder's authority ends at the deadline in

@@ -69,6 +69,12 @@ impl Kernel {
         row.map_or(IdentityFootprint::default(), |row| self.identities[row].value)
     }
 
+    /// The memory that each identity occupies in the shard. It visits every identity: for the start of a server only.
+    pub fn identity_footprints(&self) -> impl Iterator<Item = (Identity, IdentityFootprint)> {
+        let identity = |text: &str| Identity::new(text).expect("it was an identity when it was interned");
+        self.identities.iter().map(move |(_, row)| (identity(&row.text), row.value))
+    }
+
     /// Whether an identity has leases, ended leases that are still readable, or agents in a namespace.
     pub fn has_account(&self, namespace: &Namespace, identity: &Identity) -> bool {
         let ns = self.find_namespace(namespace);

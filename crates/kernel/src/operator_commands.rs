@@ -96,8 +96,13 @@ impl Kernel {
         let (lease, phase) = self.find_effective_phase(stamp.now, id)?;
         let end = match phase {
             EffectivePhase::Revoking => EndReason::Revoked,
-            EffectivePhase::OnHold { .. } if planted!(ReclaimAsRevoked) => EndReason::Revoked,
-            EffectivePhase::OnHold { .. } => EndReason::Expired,
+            EffectivePhase::OnHold { .. } => {
+                if planted!(ReclaimAsRevoked) {
+                    EndReason::Revoked
+                } else {
+                    EndReason::Expired
+                }
+            }
             EffectivePhase::Active if planted!(ReclaimActive) => EndReason::Revoked,
             EffectivePhase::Reserved | EffectivePhase::Active | EffectivePhase::Expired => {
                 return Err(Rejection::InvalidState(phase.state()).into());

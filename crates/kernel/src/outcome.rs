@@ -358,6 +358,22 @@ pub enum Event {
 }
 
 impl Event {
+    /// The lease that changed, or under which a document did; `None` for a document that is deleted with its namespace.
+    pub fn lease(&self) -> Option<LeaseId> {
+        match self {
+            Event::Granted(lease, _)
+            | Event::Activated(lease)
+            | Event::Rebound(lease, _)
+            | Event::Released(lease)
+            | Event::Expired { lease, .. }
+            | Event::Revoked(lease)
+            | Event::Reclaimed(lease)
+            | Event::Committed { lease, .. }
+            | Event::Removed { lease, .. } => Some(*lease),
+            Event::Dropped { .. } => None,
+        }
+    }
+
     /// The lease whose resources this event freed, if any. It stays in history at least until the next
     /// command is applied, so its members can be read there.
     pub fn freed(&self) -> Option<LeaseId> {

@@ -7,6 +7,7 @@
 //! **What would break it.** A filter before the bound: a list of one namespace's rows would visit all others in one
 //! call.
 
+use alloc::format;
 use alloc::vec::Vec;
 use core::ops::Bound;
 use core::sync::atomic::{AtomicU64, Ordering};
@@ -17,6 +18,7 @@ use crate::command::Scope;
 use crate::expiry::EffectivePhase;
 use crate::kernel::Kernel;
 use crate::lease::{Lease, LeaseRef};
+use crate::node::Node;
 use crate::party_rows::Policy;
 use crate::resource::{ClaimSetKind, ResourceName};
 use crate::slab::Slab;
@@ -76,12 +78,12 @@ impl Kernel {
         )
     }
 
-    /// Namespaces in use, from a cursor on, in no particular order.
-    pub fn namespaces_page(&self, cursor: Cursor) -> Page<Namespace, Cursor> {
+    /// Namespaces in use, from a cursor on, at most `most` of them, in no particular order.
+    pub fn namespaces_page(&self, cursor: Cursor, most: usize) -> Page<Namespace, Cursor> {
         self.slab_page(
             self.namespaces.rows(),
             cursor,
-            PAGE_ROWS,
+            most,
             |_| 0,
             |row| Some(Namespace::from_shared(&row.text)),
         )
@@ -115,6 +117,32 @@ impl Kernel {
         }
         self.visits.add(visited);
         Page { next: None, ..page }
+    }
+
+    /// A namespace's keys that have a document and begin with `prefix`, after `after`, at most `most` of them, by name.
+    pub fn keys_page(
+        &self,
+        namespace: &Namespace,
+        prefix: &str,
+        after: Option<&ResourceName>,
+        most: usize,
+    ) -> Page<(ResourceName, KeyView), ResourceName> {
+        let Some(ns) = self.find_namespace(namespace) else { return Page { rows: Vec::new(), next: None } };
+        // Only keys have documents: all names in the map are of one kind.
+        let prefix = format!("{}:{prefix}", ResourceName::KEY);
+        let after = after.map(ResourceName::as_str).filter(|after| *after >= prefix.as_str());
+        let from = after.map_or(Bound::Included(prefix.as_str()), Bound::Excluded);
+        let documents = self.namespaces[ns].value.documents.range::<str, _>((from, Bound::Unbounded));
+        let most = most.min(PAGE_ROWS);
+        let listed = documents.take_while(|(text, _)| text.starts_with(&prefix)).take(most);
+        let view =
+            |node: &Node| KeyView { version: node.version, document: node.document.as_deref().copied() };
+        let rows =
+            listed.map(|(text, node)| (ResourceName::from_shared(text), view(&self.nodes[*node].value)));
+        let rows: Vec<_> = rows.collect();
+        self.visits.add(rows.len());
+        let next = rows.last().filter(|_| rows.len() == most).map(|(key, _)| key.clone());
+        Page { rows, next }
     }
 
     /// Scopes with a quota or a pause after `after`, in order.

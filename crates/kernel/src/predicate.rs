@@ -75,6 +75,11 @@ impl Predicate {
         !self.class().conflicts_with(other.class())
     }
 
+    /// Whether it is compatible with no predicate.
+    pub fn is_exclusive(self) -> bool {
+        self.class() == Class::Exclusive
+    }
+
     /// Whether a holder with this predicate may commit or remove the document.
     pub fn may_write(self) -> bool {
         matches!(self, Predicate::Mutates | Predicate::Deletes)

@@ -8,7 +8,19 @@
 //! `A` is granted `x`, requests `y` and waits for `B`, which waits for `A`. Compared with waiters as well,
 //! `B` dies instead of queueing behind the older `A`.
 
-use crate::units::Age;
+use crate::kernel::Kernel;
+use crate::units::{Age, Time};
+
+impl Kernel {
+    /// The ages of the attempts that were granted a lease at `since` or later, as far as leases and history tell. Visits
+    /// every row: for the opening of a log.
+    pub fn attempts_granted_since(&self, since: Time) -> impl Iterator<Item = Age> {
+        let live = self.leases.iter().map(|(_, lease)| lease).filter(move |lease| lease.granted_at >= since);
+        let live = live.filter_map(|lease| lease.optional.as_ref()?.details.age);
+        let ended = self.history.iter().filter(move |ended| ended.granted_at >= since);
+        live.chain(ended.filter_map(|ended| ended.details.as_ref()?.age))
+    }
+}
 
 /// What an attempt that cannot be granted must do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -38,7 +50,6 @@ pub fn judge(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::units::Time;
 
     fn age(at: u64) -> Age {
         Age { at: Time(at), tie: 0 }

@@ -216,6 +216,14 @@ faults! {
     CutAnywhere = "cut-anywhere" in "store/src/disk/cut.rs" caught by "store/cut",
     /// A view names a place to cut below the floor, where a cut is refused.
     CutPlaceBelowFloor = "cut-place-below-floor" in "store/src/disk/cut.rs" caught by "store/cut",
+    /// Segments and blobs are deleted while a backup reads them.
+    BackupLockIgnored = "backup-lock-ignored" in "store/src/disk/backup_lock.rs" caught by "backup/online",
+    /// A backup does not keep the server from deleting what it copies.
+    BackupUnheld = "backup-unheld" in "backup/src/take.rs" caught by "backup/online",
+    /// A file of a backup is not compared with its hash.
+    BackupUnhashed = "backup-unhashed" in "backup/src/verify.rs" caught by "backup/damage",
+    /// A backup is restored although the clock is behind the time at which it was taken.
+    RestoreClockIgnored = "restore-clock-ignored" in "backup/src/restore.rs" caught by "backup/restored",
     /// The next segment is never prepared ahead: an append waits until it is zeroed.
     PreparationWithheld = "preparation-withheld" in "store/src/disk/spare.rs" caught by "store/preparation",
     /// Damage in the middle of the log is cut off like a torn tail.
@@ -266,7 +274,17 @@ faults! {
     /// A new request is served before the waiters.
     Barge = "barge" in "engine/src/waiting/admission.rs" caught by "servers",
     /// Waiters are served in reverse order.
-    Lifo = "lifo" in "engine/src/waiting/queues.rs" caught by "servers",
+    Lifo = "lifo" in "engine/src/waiting/attempts.rs" caught by "servers",
+    /// A waiter that returns may close a deadlock cycle.
+    ReturnClosesCycle = "return-closes-cycle" in "engine/src/waiting/admission.rs" caught by "servers",
+    /// Attempts stay behind an older waiter that has overtaken them.
+    OvertakenStays = "overtaken-stays" in "engine/src/waiting/departure.rs" caught by "servers",
+    /// A token counts although it has lapsed.
+    LapsedAttemptCounts = "lapsed-attempt-counts" in "engine/src/waiting/attempts.rs" caught by "engine/attempts",
+    /// A token counts after the grant of its attempt.
+    GrantedAttemptCounts = "granted-attempt-counts" in "engine/src/waiting/attempts.rs" caught by "servers",
+    /// Grants of earlier tenures are forgotten: their tokens count again after a restart.
+    GrantsForgottenAtOpen = "grants-forgotten-at-open" in "engine/src/waiting/attempts.rs" caught by "engine/attempts",
     /// A waiter that timed out stays in the queue and is granted later.
     TimedOutStillGranted = "timed-out-still-granted" in "engine/src/waiting/departure.rs" caught by "engine/shard",
     /// A waiter whose client has disconnected is served.
@@ -422,6 +440,10 @@ faults! {
     TornTailsUncounted = "torn-tails-uncounted" in "server/src/backend/metrics.rs" caught by "server/readiness",
     /// A hold of any length needs no right.
     HoldWithoutRight = "hold-without-right" in "server/src/parse/lease_request.rs" caught by "server/holds",
+    /// A forged `attempt_id` counts.
+    AttemptForged = "attempt-forged" in "server/src/parse/attempt.rs" caught by "server/lib",
+    /// An `attempt_id` counts for another request.
+    AttemptOfAnother = "attempt-of-another" in "server/src/parse/attempt.rs" caught by "server/lib",
 }
 
 #[cfg(test)]

@@ -16,10 +16,12 @@ use engine::limits::MemoryBudget;
 use identity::{IdentityLocation, SeparateFiles};
 use kernel::Span;
 
+use crate::backend::audit_log::AuditFileOptions;
 use crate::backend::memory_plan::MemoryPlan;
 use crate::backend::open_options::OpenOptions;
 use crate::backend::shards::RequestLimits;
 use crate::backend::store::StoreUrl;
+use crate::http::connections::most_of_one_owner;
 use crate::http::identities::IdentitySources;
 use crate::http::listener::ConnectionLimits;
 use crate::settings::{HostNames, LogFormat, LogLevel, Range, Setting, duration_text, settings};
@@ -78,6 +80,9 @@ settings! { |data_dir|
         gc_temps_interval: Duration = Duration::from_secs(300), range Range::SPAN_FROM_1_MS;
     /// Number of shards of a new store; an existing store keeps its own
     "shards" "LOCKD_SHARDS" "N" => shards: u32 = 1, range Range::Count(1, 1024);
+    /// Minimum size of the log that is kept for `lockd store dump` and `lockd store who`, per shard
+    "log-retain" "LOCKD_LOG_RETAIN" "SIZE" => log_retain: u64 = Options::default().retain,
+        range Range::Size(0, 1 << 40);
     /// Maximum number of ended leases that stay readable
     "history-max" "LOCKD_HISTORY_MAX" "N" => history_max: u32 = kernel::Limits::default().history_max,
         range Range::count_from(0);
@@ -104,7 +109,8 @@ settings! { |data_dir|
     /// Maximum number of TLS handshakes in progress
     "max-handshakes" "LOCKD_MAX_HANDSHAKES" "N" => max_handshakes: usize = 256,
         range Range::Count(1, 100_000);
-    /// Maximum number of TLS handshakes in progress from one address; an IPv6 network of 64 bits is one address
+    /// Maximum number of TLS handshakes in progress from one address, and at most --max-handshakes; an IPv6 network of 64
+    /// bits is one address
     "max-handshakes-per-address" "LOCKD_MAX_HANDSHAKES_PER_ADDRESS" "N" =>
         max_handshakes_per_address: usize = 64, range Range::Count(1, 100_000);
     /// Timeout of the TLS handshake, and of the head of a request
@@ -125,6 +131,13 @@ settings! { |data_dir|
     "allowed-hosts" "LOCKD_ALLOWED_HOSTS" "NAMES" => allowed_hosts: HostNames = HostNames::default();
     /// Allow a store on a network filesystem
     "allow-network-fs" "LOCKD_ALLOW_NETWORK_FS" "BOOL" => allow_network_fs: bool = false;
+    /// File for the audit log: one line of JSON for each grant, end of a lease, commit and operator's act
+    "audit-log" "LOCKD_AUDIT_LOG" "FILE" => audit_log: Option<PathBuf> = None;
+    /// Size at which the audit log is rotated: FILE becomes FILE.1, and FILE.1 becomes FILE.2
+    "audit-log-size" "LOCKD_AUDIT_LOG_SIZE" "SIZE" => audit_log_size: u64 = 100_000_000,
+        range Range::Size(1000, i64::MAX as u64);
+    /// Number of rotated files of the audit log that are kept
+    "audit-log-keep" "LOCKD_AUDIT_LOG_KEEP" "N" => audit_log_keep: u32 = 10, range Range::Count(0, 1000);
     /// Format of log lines, which go to standard error
     "log-format" "LOCKD_LOG_FORMAT" "FORMAT" => log_format: LogFormat = LogFormat::Text;
     /// Least severe level that is logged; `debug` includes every request
@@ -192,6 +205,31 @@ impl Config {
         Config { listen: "127.0.0.1:0".into(), store, mtls: false, ..Config::in_directory("") }
     }
 
+    /// Lowers defaults to what other settings allow, except where `is_set` says that the setting was set. Returns each
+    /// lowered setting with its bound: `("default-ttl", "max-ttl")`.
+    pub fn lower_defaults(&mut self, is_set: impl Fn(&str) -> bool) -> Vec<(&'static str, &'static str)> {
+        let mut lowered = Vec::new();
+        if !is_set("default-ttl") && self.default_ttl > self.max_ttl {
+            self.default_ttl = self.max_ttl;
+            lowered.push(("default-ttl", "max-ttl"));
+        }
+        let fitting = self.memory_plan().connections_max();
+        if !is_set("max-connections") && self.max_connections > fitting {
+            self.max_connections = fitting;
+            lowered.push(("max-connections", "what memory-max allows"));
+        }
+        let half = most_of_one_owner(self.max_connections);
+        if !is_set("max-connections-per-identity") && self.max_connections_per_identity > half {
+            self.max_connections_per_identity = half;
+            lowered.push(("max-connections-per-identity", "half of max-connections"));
+        }
+        if !is_set("max-handshakes-per-address") && self.max_handshakes_per_address > self.max_handshakes {
+            self.max_handshakes_per_address = self.max_handshakes;
+            lowered.push(("max-handshakes-per-address", "max-handshakes"));
+        }
+        lowered
+    }
+
     /// Checks every setting against its range, and against the others.
     pub fn check(&self) -> Result<(), ConfigError> {
         for setting in Config::SETTINGS {
@@ -202,7 +240,8 @@ impl Config {
             })?;
         }
         if self.default_ttl > self.max_ttl {
-            let what = format!("longer than --max-ttl, {}; set both", duration_text(self.max_ttl));
+            let max_ttl = duration_text(self.max_ttl);
+            let what = format!("longer than --max-ttl, which is {max_ttl}; lower it, or raise --max-ttl");
             return Err(ConfigError { setting: "default-ttl", what, value: duration_text(self.default_ttl) });
         }
         self.identity()?;
@@ -266,6 +305,8 @@ impl Config {
             inline_max: usize::try_from(self.inline_max).unwrap_or(INLINE_MAX),
             request_bodies: self.memory_plan().request_bodies(),
             responses: self.memory_plan().responses(),
+            requests: self.memory_plan().requests(),
+            request_refusals: self.memory_plan().request_refusals(),
         }
     }
 
@@ -298,16 +339,23 @@ impl Config {
 
     pub(crate) fn open_options(&self) -> OpenOptions {
         let limits = self.limits();
-        let mut engine = Options::default();
-        if self.store.backend().is_volatile() {
-            // A log that is never replayed: retained segments would only cost memory.
-            engine.retain = 0;
-        }
+        // A log that is never replayed: retained segments would only cost memory.
+        let retain = if self.store.backend().is_volatile() { 0 } else { self.log_retain };
         let sweeper = span(self.sweeper_interval);
+        let audit = self.audit_log.is_some();
         let limits_in_bytes = self.memory_plan().engine_limits(self.max_document_bytes_per_namespace);
         let memory = MemoryBudget::new(limits_in_bytes);
-        let engine = Options { sweep_every: self.gc_temps_interval, sweeper, memory, ..engine };
+        // A retry may come after a whole wait and a pause.
+        let attempt_idle_max = Span(span(self.acquire_block).0.saturating_add(ATTEMPT_PAUSE.0));
+        let sweep_every = self.gc_temps_interval;
+        let usual = Options::default();
+        let engine = Options { retain, sweep_every, attempt_idle_max, sweeper, memory, audit, ..usual };
         OpenOptions { shards: self.shards, limits, engine, allow_network: self.allow_network_fs }
+    }
+
+    pub(crate) fn audit_file(&self) -> Option<AuditFileOptions> {
+        let path = self.audit_log.clone()?;
+        Some(AuditFileOptions { path, bytes_max: self.audit_log_size, keep: self.audit_log_keep })
     }
 
     pub(crate) fn identity_sources(&self) -> Result<IdentitySources, ConfigError> {
@@ -321,7 +369,7 @@ impl Config {
 
     pub(crate) fn connection_limits(&self) -> ConnectionLimits {
         ConnectionLimits {
-            connections_max: self.max_connections,
+            connections_max: self.max_connections.min(self.memory_plan().connections_max()),
             connections_per_identity_max: self.max_connections_per_identity,
             handshakes_max: self.max_handshakes,
             handshakes_per_address_max: self.max_handshakes_per_address,
@@ -335,6 +383,9 @@ impl Config {
 
 /// The least memory that a server is useful with.
 const MEMORY_MIN: u64 = 64 << 20;
+
+/// The longest pause of a client between the reply to a blocked request and its retry.
+const ATTEMPT_PAUSE: Span = Span(15_000);
 
 fn default_memory_max() -> u64 {
     system::memory::available().map_or(MEMORY_MIN, |bytes| (bytes / 4).max(MEMORY_MIN))

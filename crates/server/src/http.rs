@@ -6,6 +6,7 @@ pub(crate) mod certificate_expiry;
 mod refused_serial;
 pub mod identities;
 mod response_watch;
+mod stream_budget;
 pub(crate) mod connections;
 mod handshakes;
 pub(crate) mod descriptors;

@@ -6,7 +6,7 @@
 //!
 //! The modules in reading order: [`settings`] has the columns of the table of settings, [`config`] its rows
 //! and the configuration that is built from them; [`peer`] is the authenticated client and its
-//! rights; [`backend`] opens the store, submits commands to its shards, and keeps events and metrics; `parse` is
+//! rights; `act_target` is what an operator's act is about, for the log; [`backend`] opens the store, submits commands to its shards, and keeps events and metrics; `parse` is
 //! everything about a request that can be malformed; `present` turns decisions into responses; `handlers` has a
 //! function for each call; [`http`] listens, routes and observes; [`server`](mod@server) runs all of it; [`testing`] runs
 //! it in memory.
@@ -18,6 +18,7 @@ extern crate planted;
 pub mod settings;
 pub mod config;
 pub mod peer;
+mod act_target;
 pub mod backend;
 mod parse;
 mod present;

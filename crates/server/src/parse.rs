@@ -11,6 +11,7 @@ pub(crate) mod lease_request;
 pub(crate) mod manifest;
 pub(crate) mod bulk;
 pub(crate) mod operator;
+pub(crate) mod paging;
 pub(crate) mod range;
 
 pub(crate) use headers::*;

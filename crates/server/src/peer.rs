@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use std::sync::{Arc, OnceLock};
 
 use engine::Authorization;
-use identity::{PeerIdentity, Right, Rights, RightsScope, Role};
+use identity::{CertificateRefusal, PeerIdentity, Right, Rights, RightsScope, Role, VerifiedChain};
 use kernel::{Identity, Namespace};
 use tokio::sync::Notify;
 
@@ -58,14 +58,22 @@ impl Peer {
     pub fn from_certificate(certificate: PeerIdentity) -> Result<Peer, InvalidIdentity> {
         let identity = Identity::new(certificate.name.as_str()).map_err(InvalidIdentity)?;
         let (role, rights) = (certificate.role, Arc::new(certificate.rights.clone()));
-        let (certificate, connection) = (Some(Arc::new(certificate)), PeerConnection::default());
+        let connection = PeerConnection::of_certificate(&certificate);
+        let certificate = Some(Arc::new(certificate));
         Ok(Peer { identity, role, rights, certificate, connection })
     }
 
     /// The same client on a connection from this address; `None` for a Unix socket.
     #[must_use]
     pub(crate) fn on_connection(&self, address: Option<SocketAddr>) -> Peer {
-        Peer { connection: PeerConnection::from_address(address), ..self.clone() }
+        Peer { connection: PeerConnection::new(address, None, self.connection.serial()), ..self.clone() }
+    }
+
+    /// The same client on a connection with mutual TLS.
+    #[must_use]
+    pub(crate) fn on_tls_connection(self, address: Option<SocketAddr>, chain: VerifiedChain) -> Peer {
+        let connection = PeerConnection::new(address, Some(chain), self.connection.serial());
+        Peer { connection, ..self }
     }
 }
 
@@ -77,6 +85,9 @@ pub struct PeerConnection(Arc<ConnectionState>);
 #[derive(Debug, Default)]
 struct ConnectionState {
     address: Option<SocketAddr>,
+    chain: Option<VerifiedChain>,
+    /// The serial number of the client's certificate, in hexadecimal.
+    serial: Option<Arc<str>>,
     authorization: Authorization,
     end: OnceLock<ConnectionEnd>,
     ended: Notify,
@@ -91,8 +102,23 @@ pub(crate) enum ConnectionEnd {
     Expired,
     /// The certificate's CA is no longer trusted.
     Distrusted,
+    /// The certificate's SPIFFE id has another identity now, other rights, or none.
+    IdentityChanged,
     /// The client does not take its responses.
     Stalled,
+    /// The client has too many requests in progress, and does not take the refusals.
+    Overloaded,
+}
+
+impl From<CertificateRefusal> for ConnectionEnd {
+    fn from(why: CertificateRefusal) -> ConnectionEnd {
+        match why {
+            CertificateRefusal::Revoked(_) => ConnectionEnd::Revoked,
+            CertificateRefusal::Expired(_) => ConnectionEnd::Expired,
+            CertificateRefusal::Distrusted(_) => ConnectionEnd::Distrusted,
+            CertificateRefusal::Changed(_) => ConnectionEnd::IdentityChanged,
+        }
+    }
 }
 
 impl ConnectionEnd {
@@ -101,15 +127,37 @@ impl ConnectionEnd {
             ConnectionEnd::Revoked => "revoked",
             ConnectionEnd::Expired => "expired",
             ConnectionEnd::Distrusted => "distrusted",
+            ConnectionEnd::IdentityChanged => "identity_changed",
             ConnectionEnd::Stalled => "stalled",
+            ConnectionEnd::Overloaded => "overloaded",
         }
     }
 }
 
 impl PeerConnection {
-    fn from_address(address: Option<SocketAddr>) -> PeerConnection {
-        let authorization = Authorization::new();
-        PeerConnection(Arc::new(ConnectionState { address, authorization, ..ConnectionState::default() }))
+    fn new(
+        address: Option<SocketAddr>,
+        chain: Option<VerifiedChain>,
+        serial: Option<&Arc<str>>,
+    ) -> PeerConnection {
+        let (authorization, serial) = (Authorization::new(), serial.cloned());
+        let (end, ended) = (OnceLock::new(), Notify::new());
+        PeerConnection(Arc::new(ConnectionState { address, chain, serial, authorization, end, ended }))
+    }
+
+    fn of_certificate(certificate: &PeerIdentity) -> PeerConnection {
+        let serial = Some(certificate.serial.to_string().into());
+        PeerConnection(Arc::new(ConnectionState { serial, ..ConnectionState::default() }))
+    }
+
+    /// The serial number of the client's certificate; `None` without mutual TLS.
+    pub(crate) fn serial(&self) -> Option<&Arc<str>> {
+        self.0.serial.as_ref()
+    }
+
+    /// The client's certificates; `None` without mutual TLS.
+    pub(crate) fn chain(&self) -> Option<&VerifiedChain> {
+        self.0.chain.as_ref()
     }
 
     /// The address of the client; `None` on a Unix socket, or if another program accepted the connection.
@@ -128,7 +176,7 @@ impl PeerConnection {
         if self.0.end.set(why).is_err() {
             return false;
         }
-        if why != ConnectionEnd::Stalled {
+        if !matches!(why, ConnectionEnd::Stalled | ConnectionEnd::Overloaded) {
             self.0.authorization.withdraw();
         }
         self.0.ended.notify_waiters();

@@ -20,21 +20,22 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use axum::Router;
-use engine::observe::{EngineObserver, Fatal};
+use engine::observe::{EngineObserver, Fatal, RecoverySummary};
 use identity::Role;
 use rustix::fs::Mode;
 use tokio::net::{TcpListener, UnixListener};
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
-use crate::backend::boot::{self, Environment};
+use crate::backend::audit_log::{AuditFile, AuditFileError, AuditLog, ServerEvent};
+use crate::backend::boot::{self, Environment, OpenStore};
 use crate::backend::boot_error::BootError;
 use crate::backend::engine_observer::{FatalHandler, ShardObserver};
 use crate::backend::event_log::EventLog;
 use crate::backend::log_space;
 use crate::backend::machine_clocks;
 use crate::backend::metrics::Metrics;
-use crate::backend::moment::Clocks;
+use crate::backend::moment::{Clocks, WallClock};
 use crate::backend::private_files::{check_private, private_dir};
 use crate::backend::shards::{Backend, Components};
 use crate::backend::store::TornTail;
@@ -55,6 +56,8 @@ pub enum StartError {
     Config(ConfigError),
     /// The store cannot be opened.
     Store(BootError),
+    /// The audit log cannot be opened.
+    AuditLog(AuditFileError),
     /// An identity file or a denylist is missing or damaged.
     Identity(identity::Error),
     /// The address or socket cannot be listened on.
@@ -68,6 +71,7 @@ impl fmt::Display for StartError {
         match self {
             StartError::Config(error) => error.fmt(f),
             StartError::Store(error) => error.fmt(f),
+            StartError::AuditLog(error) => error.fmt(f),
             StartError::Identity(error) => error.fmt(f),
             StartError::Listen(address, error) => write!(f, "cannot listen: {error}: address={address}"),
             StartError::Started => f.write_str("the server is already started"),
@@ -86,6 +90,12 @@ impl From<ConfigError> for StartError {
 impl From<BootError> for StartError {
     fn from(error: BootError) -> StartError {
         StartError::Store(error)
+    }
+}
+
+impl From<AuditFileError> for StartError {
+    fn from(error: AuditFileError) -> StartError {
+        StartError::AuditLog(error)
     }
 }
 
@@ -132,24 +142,44 @@ impl Server {
         }
         let load = || Identities::load(config.identity_sources()?).map_err(StartError::from);
         let identities = config.mtls.then(load).transpose()?;
-        let (metrics, event_log) = (Arc::new(Metrics::new()), Arc::new(EventLog::default()));
-        let (counted, recorded) = (Arc::clone(&metrics), Arc::clone(&event_log));
-        let observer: Arc<dyn EngineObserver> =
-            Arc::new(ShardObserver { metrics: counted, event_log: recorded, on_fatal });
+        let wall: WallClock = Arc::new(machine_clocks::since_epoch);
+        let (metrics, event_log) = (Arc::new(Metrics::new()), Arc::new(EventLog::new(Arc::clone(&wall))));
+        let audit_file = config.audit_file().map(AuditFile::open).transpose()?;
+        let audit_log = audit_file.map(|file| Arc::new(AuditLog::start(file, &metrics, Arc::clone(&wall))));
+        let observer: Arc<dyn EngineObserver> = Arc::new(ShardObserver {
+            metrics: Arc::clone(&metrics),
+            event_log: Arc::clone(&event_log),
+            audit_log: audit_log.clone(),
+            on_fatal,
+        });
         let environment = Environment { random: &system::random::fill, clock: &Environment::machine_clock };
-        let store = boot::open(&config.store, &config.open_options(), environment, &observer)?;
+        tracing::info!(version = env!("CARGO_PKG_VERSION"), store = %config.store, "opening the store");
+        let options = config.open_options();
+        let memory = options.engine.memory.clone();
+        let store = boot::open(&config.store, &options, environment, &observer)?;
         store.torn_tails.iter().for_each(warn_of_torn_tail);
         metrics.torn_tails_cut(store.torn_tails.len());
+        report_recovery(&config, &store, audit_log.as_deref());
         let settings = config.settings();
-        let clocks = Clocks {
-            wall: Box::new(machine_clocks::since_epoch),
-            boot: Box::new(machine_clocks::since_boot),
-        };
+        let clocks = Clocks { wall, boot: Box::new(machine_clocks::since_boot) };
         let random = Box::new(system::random::fill);
         let certificates = identities.as_ref().map(|found| Arc::clone(&found.dates)).unwrap_or_default();
-        let components = Components { settings, metrics, event_log, certificates, clocks, random };
+        let components = Components {
+            settings,
+            metrics,
+            event_log,
+            memory,
+            directory: config.store.backend().directory().map(Path::to_path_buf),
+            audit_log,
+            certificates,
+            clocks,
+            random,
+        };
         let backend = Arc::new(Backend::new(store, components));
-        let limits = descriptors::fit(config.connection_limits());
+        let limits = config.connection_limits();
+        warn_of_fewer_connections(&config, limits.connections_max);
+        let limits = descriptors::fit(limits);
+        backend.metrics.started(backend.clocks.unix_ms() / 1000, limits.connections_max);
         let (max, per_identity_max) = (limits.connections_max, limits.connections_per_identity_max);
         let connections = Connections::new(max, per_identity_max, &backend.metrics);
         let reloader =
@@ -241,7 +271,7 @@ impl Server {
         drop(self.reloader);
         let backend = self.backend;
         // Blocks until every accepted command of all shards has its reply.
-        let closed = tokio::task::spawn_blocking(move || drop(backend));
+        let closed = tokio::task::spawn_blocking(move || close(backend));
         let timeout = self.config.drain_timeout.max(CLOSE_TIMEOUT_MIN);
         // A panic of the thread was reported by the panic hook.
         let _ = tokio::time::timeout(timeout, closed).await.map_err(|_| CloseTimeout(timeout))?;
@@ -268,6 +298,53 @@ impl fmt::Display for CloseTimeout {
 }
 
 impl std::error::Error for CloseTimeout {}
+
+/// A limit that was lowered must not surprise: connections beyond it are closed.
+fn warn_of_fewer_connections(config: &Config, max_connections: usize) {
+    if max_connections < config.max_connections {
+        tracing::warn!(
+            configured = config.max_connections,
+            max_connections,
+            memory_max = config.memory_max,
+            "max-connections is reduced: the memory of --memory-max is not enough for them"
+        );
+    }
+}
+
+/// Closes the store, then the audit log, which has an entry for everything that the store has.
+fn close(backend: Arc<Backend>) {
+    let audit_log = backend.audit_log.clone();
+    drop(backend);
+    if let Some(audit_log) = audit_log {
+        audit_log.record_server(ServerEvent::Stopped);
+        audit_log.close();
+    }
+}
+
+/// Logs what each shard has recovered.
+fn report_recovery(config: &Config, store: &OpenStore, audit_log: Option<&AuditLog>) {
+    for (shard, engine) in store.engines.iter().enumerate() {
+        let RecoverySummary { snapshot, records, leases, documents, was_clean, took } = engine.recovery();
+        let snapshot = snapshot.map(|seq| seq.0);
+        let last_stop = if *was_clean { "clean" } else { "unclean" };
+        let ms = took.as_millis();
+        tracing::info!(
+            version = env!("CARGO_PKG_VERSION"),
+            shard,
+            records,
+            snapshot,
+            leases,
+            documents,
+            ms,
+            last_stop,
+            "recovered the store"
+        );
+    }
+    if let Some(audit_log) = audit_log {
+        let clean_stop = store.engines.iter().all(|engine| engine.recovery().was_clean);
+        audit_log.record_server(ServerEvent::Started { store: config.store.to_string(), clean_stop });
+    }
+}
 
 fn warn_of_torn_tail(torn: &TornTail) {
     let TornTail { shard, file, offset, seq, lsns } = torn;

@@ -10,6 +10,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use engine::Clock;
+use engine::limits::MemoryBudget;
 use engine::observe::{EngineObserver, Fatal};
 use identity::Role;
 use kernel::Span;
@@ -34,7 +35,7 @@ pub use proxy::Proxy;
 
 /// Two shards in memory, on the machine's clock.
 pub fn backend(settings: RequestLimits) -> Arc<Backend> {
-    let clocks = Clocks { wall: Box::new(|| EPOCH), boot: Box::new(machine_clocks::since_boot) };
+    let clocks = Clocks { wall: Arc::new(|| EPOCH), boot: Box::new(machine_clocks::since_boot) };
     build(settings, &Environment::machine_clock, clocks)
 }
 
@@ -42,7 +43,7 @@ pub fn backend(settings: RequestLimits) -> Arc<Backend> {
 pub fn backend_with_clock(settings: RequestLimits, test_clock: &TestClock) -> Arc<Backend> {
     let (kernel_clock, wall_clock, boot_clock) = (test_clock.clone(), test_clock.clone(), test_clock.clone());
     let clock = move || -> std::io::Result<Box<dyn Clock>> { Ok(Box::new(kernel_clock.clone())) };
-    let wall = Box::new(move || EPOCH + wall_clock.elapsed());
+    let wall = Arc::new(move || EPOCH + wall_clock.elapsed());
     build(settings, &clock, Clocks { wall, boot: Box::new(move || boot_clock.boot_clock()) })
 }
 
@@ -55,11 +56,11 @@ fn build(
     clocks: Clocks,
 ) -> Arc<Backend> {
     let options = OpenOptions { shards: 2, ..OpenOptions::default() };
-    let (metrics, event_log) = (Arc::new(Metrics::new()), Arc::new(EventLog::default()));
+    let (metrics, event_log) = (Arc::new(Metrics::new()), Arc::new(EventLog::new(Arc::clone(&clocks.wall))));
     let on_fatal = Box::new(|why: &Fatal| panic!("{why}"));
     let (counted, recorded) = (Arc::clone(&metrics), Arc::clone(&event_log));
     let observer: Arc<dyn EngineObserver> =
-        Arc::new(ShardObserver { metrics: counted, event_log: recorded, on_fatal });
+        Arc::new(ShardObserver { metrics: counted, event_log: recorded, audit_log: None, on_fatal });
     let environment = Environment { random: &|bytes| bytes.fill(7), clock };
     let store = open(&StoreUrl::memory(), &options, environment, &observer).expect("a store in memory opens");
     // Distinct numbers, the same in every run.
@@ -70,7 +71,17 @@ fn build(
     });
     Arc::new(Backend::new(
         store,
-        Components { settings, metrics, event_log, certificates: Arc::default(), clocks, random },
+        Components {
+            settings,
+            metrics,
+            event_log,
+            memory: MemoryBudget::default(),
+            directory: None,
+            audit_log: None,
+            certificates: Arc::default(),
+            clocks,
+            random,
+        },
     ))
 }
 

@@ -13,8 +13,8 @@
 //!
 //! Checks in the fault-free period, with `n` the number of agents, `H` the maximum hold ([`HOLD`]), `B` the maximum
 //! backoff with the network delay ([`BACKOFF_MAX`]), and after `S` ([`SETTLE`]), when no effect of the faulty period is left:
-//! - **The oldest attempt needs one try.** A try made when nothing older holds or waits, in a session without leases, is
-//!   granted. Why: everything that blocks it is younger, so it may wait; later conflicting requests queue behind it. At
+//! - **The oldest attempt needs one try.** A try made when nothing older holds, waits or may return, in a session without leases,
+//!   is granted. Why: everything that blocks it is younger, so it may wait; later conflicting requests queue behind it. At
 //!   most `n - 1` waiters are before it; they are served in order and hold for `H` each. So a wait of `n * H` is enough,
 //!   and [`WAIT`] is longer.
 //! - **No starvation while new attempts keep coming.** An attempt is granted within `n * ((n + 1) * H + B)`. Why: later
@@ -26,7 +26,7 @@
 //!   the first try, after at most `B`, is granted.
 //!
 //! **What is absent.** Attempts that wait for less than `n * H`, or not at all, have no bound: they occur in faulty
-//! periods only. Nor have agents that continue an attempt after it was granted: the attempt keeps its age for an hour.
+//! periods only.
 
 mod agent;
 mod simulation;

@@ -46,6 +46,7 @@ const PARTS: &[SuitePart] = &[
     SuitePart::Tests("engine", "waiting"),
     SuitePart::Tests("engine", "waiting_cost"),
     SuitePart::Tests("engine", "deadlock"),
+    SuitePart::Tests("engine", "attempts"),
     SuitePart::Tests("engine", "batch_bound"),
     SuitePart::Tests("engine", "rates"),
     SuitePart::Tests("engine", "memory"),
@@ -56,6 +57,9 @@ const PARTS: &[SuitePart] = &[
     SuitePart::Tests("engine", "checkpointing"),
     SuitePart::Tests("engine", "damaged_snapshots"),
     SuitePart::Tests("engine", "crashes"),
+    SuitePart::Tests("backup", "online"),
+    SuitePart::Tests("backup", "damage"),
+    SuitePart::Tests("backup", "restored"),
     SuitePart::Tests("sim", "object_takeover"),
     SuitePart::Tests("engine", "engine"),
     SuitePart::Tests("engine", "hand_off"),
@@ -64,6 +68,7 @@ const PARTS: &[SuitePart] = &[
     SuitePart::Tests("sim", "store_orders"),
     SuitePart::Tests("sim", "store_crashes"),
     SuitePart::Tests("sim", "crash_points"),
+    SuitePart::Tests("server", "lib"),
     SuitePart::Tests("server", "reported_times"),
     SuitePart::Tests("server", "dropped_requests"),
     SuitePart::Tests("server", "readiness"),
@@ -130,7 +135,8 @@ struct Suite {
 impl Suite {
     fn build() -> Result<Suite, String> {
         let sim = std::env::current_exe().map_err(|error| format!("cannot locate this program: {error}"))?;
-        let packages = ["kernel", "store", "engine", "sim", "server"].map(|name| format!("lockd-{name}"));
+        let packages =
+            ["kernel", "store", "engine", "backup", "sim", "server"].map(|name| format!("lockd-{name}"));
         let mut arguments = vec!["--features", "planted"];
         arguments.extend(packages.iter().flat_map(|package| ["-p", package]));
         let mut tests = build_tests(&arguments)?;

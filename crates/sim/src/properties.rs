@@ -13,7 +13,7 @@
 //! | authority ends with the deadline, a release or a revoke, and never revives | `check_honoured`: no success under a credential that has ended, or after its reported expiry | none: a simulated server ends what is due before it decides a batch; the unit tests show what it rejects |
 //! | fencing tokens strictly increase for each resource, in the order of grants | `check_token` | `token-reused`, `token-kept`; the kernel's own assertion stops both first |
 //! | reported remaining time is never more than the real one; a replay shows the time that remains now | `check_remaining` | `replay-restarts-ttl`, `replay-stored` |
-//! | wait queues are FIFO; no request barges | `check_order`: nothing is granted past an earlier conflicting waiter, in the same batch or in a later one | `barge`, `lifo` |
+//! | wait queues are FIFO; no request barges; a waiter that returns in time is not overtaken; a token that has lapsed, or whose grant was used, gives no place | `check_order`: nothing is granted past a conflicting waiter whose first try was earlier, in the same batch or in a later one | `barge`, `lifo`, `attempt-age-reset`, `granted-attempt-counts` |
 //!
 //! **Time.** Requests count from their arrival, which a client does not know, and the simulated network does. Reported
 //! times are compared with true time, with an allowance for the drift of clocks. A restart may lengthen a lease, because
@@ -56,7 +56,15 @@ pub struct ClientProperties {
     versions: BTreeMap<String, BTreeMap<Version, TrueTime>>,
     requests: BTreeMap<(Identity, RequestKey), KeyedRequest>,
     /// Requests that were granted a lease since the last [`ClientProperties::check_order`].
-    granted: Vec<(RequestNumber, LeaseRequest)>,
+    granted: Vec<GrantedRequest>,
+}
+
+/// A request that was granted a lease.
+struct GrantedRequest {
+    number: RequestNumber,
+    /// The number of the first request that can have been its first try.
+    earliest: RequestNumber,
+    wanted: LeaseRequest,
 }
 
 /// The tries of one request under an idempotency key.
@@ -77,7 +85,10 @@ struct PendingRequest {
     tried: TrueTime,
     /// The arrival of its first try.
     arrived: TrueTime,
-    first: RequestNumber,
+    /// The number of the first request that can have been its first try.
+    earliest: RequestNumber,
+    /// The number of the request at whose place it certainly stands, or before it.
+    latest: RequestNumber,
 }
 
 /// When a response was written: the true time, and the server's kernel time, from which it computed remaining times.
@@ -129,7 +140,20 @@ impl ClientProperties {
             }
         }
         let command = command.clone();
-        self.pending.insert(number, PendingRequest { command, waits, tried: now, arrived, first });
+        self.pending.insert(
+            number,
+            PendingRequest { command, waits, tried: now, arrived, earliest: first, latest: number },
+        );
+    }
+
+    /// A request that has arrived presents the token of an attempt whose first try was this request. If the token
+    /// certainly counts, no later request may overtake it.
+    pub fn presented(&mut self, number: RequestNumber, first_try: RequestNumber, is_certain: bool) {
+        let Some(request) = self.pending.get_mut(&number) else { return };
+        request.earliest = request.earliest.min(first_try);
+        if is_certain {
+            request.latest = request.latest.min(first_try);
+        }
     }
 
     /// A request got a response, which reached its client or was lost on its way.
@@ -150,7 +174,7 @@ impl ClientProperties {
         if let (Some(wanted), Outcome::Applied(Response::Granted(_), _)) =
             (lease_request_of(&request.command), outcome)
         {
-            self.granted.push((request.first, wanted.clone()));
+            self.granted.push(GrantedRequest { number, earliest: request.earliest, wanted: wanted.clone() });
         }
         if reached {
             return self.check_outcome(&request, outcome, at);
@@ -477,12 +501,14 @@ impl ClientProperties {
 
     /// After a batch: nothing that was granted has overtaken an earlier waiter that conflicts with it and still waits.
     pub fn check_order(&mut self) -> Result<(), String> {
-        for (number, wanted) in std::mem::take(&mut self.granted) {
-            if wanted.attempt.is_some() {
+        for GrantedRequest { number, earliest, wanted } in std::mem::take(&mut self.granted) {
+            if wanted.is_wait_die() {
                 continue;
             }
+            // A waiter that returned after the other had arrived may have come too late.
             let mut earlier = self.pending.range(..number).filter(|(_, waiter)| {
-                waiter.waits.as_ref().is_some_and(|connection| !connection.is_closed())
+                waiter.latest < earliest
+                    && waiter.waits.as_ref().is_some_and(|connection| !connection.is_closed())
             });
             let overtaken = earlier.find(|(_, waiter)| {
                 lease_request_of(&waiter.command).is_some_and(|waiting| {

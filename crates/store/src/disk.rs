@@ -4,14 +4,17 @@
 //! store                 store id, number of shards and format, signed with the store key
 //! map/<n>               the map from slots to shards; the highest number counts
 //! lock                  locked by the process that has the store open
+//! backup-lock           locked by processes that copy the store: nothing is deleted meanwhile
 //! log/<shard>/          one log: <first batch, 16 hex digits>.seg, spare-<n>, floor, clean-stop,
 //!                       cut-<segment>-<offset>
 //! blob/by-name/         finished blobs, by name
 //! blob/tmp/             blobs being written
 //! ```
 
+mod backup_lock;
 mod blobs;
 mod clean_stop;
+mod copy;
 mod cut;
 mod dir;
 mod floor;
@@ -25,7 +28,9 @@ mod spare;
 mod store_file;
 mod tail;
 
+pub use backup_lock::BackupHold;
 pub use blobs::DiskBlobs;
+pub use copy::{CopiedFile, FileDigest, LogCopy};
 pub use cut::{CutPlace, LogCut, cut};
 pub use dir::{DiskDir, LockedDir};
 pub use inspect::{LogItem, LogView, StoreView};

@@ -138,7 +138,7 @@ pub trait LogStore: Send {
     fn capacity(&self) -> LogCapacity;
 
     /// Truncates the log: batches below `floor` can no longer be read, and extents entirely below it are
-    /// freed.
+    /// freed: on disk by a later call, if a backup reads the store.
     fn raise_floor(&mut self, floor: Seq) -> Result<(), StoreError>;
 
     /// The log's extents, oldest first. A floor at the first batch of an extent frees all extents before it.
@@ -155,6 +155,11 @@ pub trait LogStore: Send {
     /// last batch is then known to be damaged, and not torn by a crash.
     fn mark_clean_stop(&mut self) -> Result<(), StoreError> {
         Ok(())
+    }
+
+    /// Whether the log was complete when it was opened: it was new, or its last writer has stopped cleanly.
+    fn was_clean(&self) -> bool {
+        true
     }
 
     /// A new independent reader, for another thread.
@@ -188,7 +193,8 @@ pub trait BlobStore: Send + Sync {
         let _ = name;
     }
 
-    /// Deletes a blob; succeeds if there is none.
+    /// Deletes a blob; succeeds if there is none. On disk it is postponed while a backup reads the store: a later
+    /// garbage collection has to delete it.
     fn delete(&self, name: &BlobName) -> Result<(), StoreError>;
 
     /// The names with this prefix, sorted.
@@ -298,7 +304,7 @@ impl From<Damage> for StoreError {
         let Damage { file, offset, what } = &damage;
         let is_segment = file.extension().is_some_and(|extension| extension == "seg");
         let cut = if is_segment { ", or cut the log there with `lockd store cut`" } else { "" };
-        let advice = "restore the store from a backup or a standby's copy";
+        let advice = "restore the store from a backup with `lockd restore`";
         let place = format_args!("file={} offset={offset}", file.display());
         let what = format!("{what}; {advice}{cut}; do not delete the file: {place}");
         StoreError { kind: ErrorKind::Damaged, what, damage: Some(Box::new(damage)) }

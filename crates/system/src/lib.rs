@@ -1,11 +1,12 @@
 //! What several crates need from the machine: durable file replacement, the exposure of files, randomness, hexadecimal
-//! text, XDG directories, the host name, the memory that a process may use, the service manager that started it.
+//! text, XDG directories, the host name, the identity of a boot, the memory that a process may use, the service manager that started it.
 //!
 //! **What is absent.** Any other crate of ours; clocks; policy: callers decide what to store, where and for whom. `store`
 //! and `worktree` replace files through ports of their own, so that their simulators can cut the power between any two
 //! calls.
 #![forbid(unsafe_code)]
 
+pub mod boot;
 pub mod exposure;
 pub mod file;
 pub mod hex;

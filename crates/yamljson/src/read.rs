@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 
-use granit_parser::{Event, Marker, Parser, ScalarStyle, Span, Tag, YamlVersion, options};
+use granit_parser::{Event, Marker, Parser, ScalarStyle, Span, StructureStyle, Tag, YamlVersion, options};
 use jsonstream::{DEPTH_MAX, JsonErrorKind, Limits, check};
 
 use crate::error::Error;
@@ -29,9 +29,24 @@ pub fn to_json(yaml: &[u8]) -> Result<String, Error> {
     let mut reader = Reader::default();
     for next in Parser::new_from_str_with_options(text, options) {
         let (event, span) = next.map_err(|error| Error::at(error.info(), *error.marker()))?;
+        check_indentation(text, &event, span.start)?;
         reader.take(event, span)?;
     }
     reader.finish()
+}
+
+/// Refuses a block collection that is indented with a tab, which the parser accepts in some places.
+fn check_indentation(text: &str, event: &Event<'_>, at: Marker) -> Result<(), Error> {
+    let (Event::SequenceStart(StructureStyle::Block, ..) | Event::MappingStart(StructureStyle::Block, ..)) =
+        event
+    else {
+        return Ok(());
+    };
+    let before = at.byte_offset().and_then(|offset| text.get(..offset)).unwrap_or_default();
+    if before.chars().rev().take_while(|c| [' ', '\t'].contains(c)).any(|c| c == '\t') {
+        return Err(Error::at("a tab cannot indent; use spaces", at));
+    }
+    Ok(())
 }
 
 #[derive(Default)]

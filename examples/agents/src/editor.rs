@@ -6,7 +6,7 @@ use std::io::{self, Write};
 use std::path::Path;
 use std::time::Duration;
 
-use api::agents::{Intent, Manifest};
+use lockd_client::api::agents::{Intent, Manifest};
 use lockd_client::{Client, DeclareOutcome, Lease};
 
 use crate::ExampleResult;
@@ -16,11 +16,11 @@ use crate::tree::{AGENTS, Agent, line_of, replace};
 const RETRY_TIMEOUT: Duration = Duration::from_secs(120);
 
 /// Edits the files of the agent of this name; with a server, under one lease over all of them.
-pub(crate) async fn edit(name: &str, root: &Path, server: Option<&str>) -> ExampleResult {
+pub(crate) async fn edit(name: &str, root: &Path, server: Option<(&str, &str)>) -> ExampleResult {
     let agent = AGENTS.iter().find(|agent| agent.name == name);
     let agent = agent.ok_or_else(|| format!("no such agent: name={name}"))?;
-    let Some(server) = server else { return read_and_write(agent, root, || true).map(drop) };
-    let client = Client::builder().plain().endpoint(server).build()?;
+    let Some((server, identity)) = server else { return read_and_write(agent, root, || true).map(drop) };
+    let client = Client::connect(server, identity).await?;
     loop {
         let lease = declare(&client, agent, root).await?;
         let was_written = read_and_write(agent, root, || lease.is_live())?;
@@ -44,7 +44,7 @@ async fn declare(client: &Client, agent: &Agent, root: &Path) -> Result<Lease, B
         ..Manifest::default()
     };
     match client.declare(&manifest, RETRY_TIMEOUT).await? {
-        DeclareOutcome::Granted { lease, .. } => Ok(lease),
+        DeclareOutcome::Granted(lease) => Ok(lease),
         DeclareOutcome::NotGranted(judged) => {
             Err(format!("{} was not granted its lease: verdict={:?}", agent.name, judged.verdict).into())
         }

@@ -35,7 +35,9 @@ async fn main() -> ExitCode {
     let result = match args.as_slice() {
         // The three child processes.
         ["edit", name, root] => editor::edit(name, Path::new(root), None).await,
-        ["edit", name, root, server] => editor::edit(name, Path::new(root), Some(server)).await,
+        ["edit", name, root, server, identity] => {
+            editor::edit(name, Path::new(root), Some((server, identity))).await
+        }
         [how @ ("unguarded" | "guarded"), dir @ ..] if dir.len() < 2 => run(how, dir.first()).await,
         _ => Err(USAGE.into()),
     };
@@ -69,21 +71,31 @@ fn unguarded(root: &Path) -> ExampleResult {
 }
 
 async fn guarded(root: &Path) -> ExampleResult {
-    let mut lockd = Server::new(Config::in_memory())?;
-    let address = lockd.start().await?.to_string();
+    let data = tempfile::tempdir()?;
+    let config = Config { listen: "127.0.0.1:0".into(), ..Config::in_directory(data.path().join("lockd")) };
+    // The first start creates a CA, and the identity file of a client.
+    let identity = config.data_dir.join("client.pem");
+    let mut lockd = Server::new(config)?;
+    let server = format!("https://{}", lockd.start().await?);
     // Blocking is fine here: other threads serve.
-    let result =
-        start_all(root, Some(&address)).and_then(|all| rendezvous::host(all, ARRIVAL_TIMEOUT, false));
+    let result = start_all(root, Some((&server, &identity)))
+        .and_then(|all| rendezvous::host(all, ARRIVAL_TIMEOUT, false));
     lockd.shutdown().await?;
     result
 }
 
-fn start_all(root: &Path, server: Option<&str>) -> Result<Vec<(&'static Agent, Child)>, Box<dyn Error>> {
+/// The address of the server, and the identity file.
+type ServerArgs<'a> = Option<(&'a str, &'a Path)>;
+
+fn start_all(root: &Path, server: ServerArgs<'_>) -> Result<Vec<(&'static Agent, Child)>, Box<dyn Error>> {
     AGENTS.iter().map(|agent| Ok((agent, start(agent, root, server)?))).collect()
 }
 
-fn start(agent: &Agent, root: &Path, server: Option<&str>) -> std::io::Result<Child> {
+fn start(agent: &Agent, root: &Path, server: ServerArgs<'_>) -> std::io::Result<Child> {
     let mut command = Command::new(std::env::current_exe()?);
-    command.arg("edit").arg(agent.name).arg(root).args(server);
+    command.arg("edit").arg(agent.name).arg(root);
+    if let Some((server, identity)) = server {
+        command.arg(server).arg(identity);
+    }
     command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn()
 }

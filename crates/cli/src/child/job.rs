@@ -69,9 +69,9 @@ pub struct Job<'a> {
 impl<'a> Job<'a> {
     /// Starts the command in its own process group and makes it the terminal's foreground group. Must be called on the
     /// main thread: the kernel kills the command when the thread that started it ends. `wakeups` interrupts `watch`.
-    pub fn start<V: AsRef<OsStr>>(
+    pub fn start<K: AsRef<OsStr>, V: AsRef<OsStr>>(
         command: &[OsString],
-        variables: impl IntoIterator<Item = (&'static str, V)>,
+        variables: impl IntoIterator<Item = (K, V)>,
         signals: &'a Signals,
         wakeups: WakeReader,
     ) -> io::Result<Job<'a>> {

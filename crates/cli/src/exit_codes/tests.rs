@@ -25,11 +25,27 @@ const RUN: &str = "
 | 126 | the command could not be executed |
 | 127 | the command was not found |
 | 12 | `lockd run`: the lease was lost, and the command was killed |
+| 14 | `lockd run`: the same, because the servers refuse the identity: its certificate is revoked or has expired |
 | 21, 22, 24, 1 | `jvs run`: the lock was lost, and the command was killed |
 
 `lockd health` exits with 13 if the server cannot grant leases. `lockd client watch --until` exits with 1 if the condition
 was not met before `--timeout`. `lockd store check` exits with 0 if the store is sound, 1 if it found damage and 2 if
 it could not inspect the store.
+";
+
+const FAILURES: &str = "
+With `--output json` or `--output yaml` a failure is one document on standard output, instead of the line on standard
+error: the server's refusal as in [the API](api.md) (`error`, `detail` and its hints), with `exit_code`. A failure that is
+not the server's has the same shape; its `error` is `failed`, `usage`, `held`, `fenced`, `expired`, `unavailable`, `denied`
+or `indeterminate`. The standard output of `lockd client get`, `lockd client edit` and `lockc state get` is a document, and
+that of `lockd run` is its command's: their failures go to standard error.
+
+```sh
+lockd client acquire orders --output json
+# {\"error\":\"waiting\",\"detail\":\"blocked by conflicting leases or earlier waiters\",\"retry_after_seconds\":1,
+#  \"holder\":\"ada\",\"owner\":\"nightly\",\"remaining_ms\":58483,\"position\":0,\"attempt_id\":\"A-\u{2026}\",
+#  \"leases\":[\"L-\u{2026}\"],\"exit_code\":10}
+```
 ";
 
 const DOCTOR: &str = "
@@ -42,6 +58,7 @@ fn page() -> String {
     for ExitCode { code, name, meaning, remedy } in &LOCKD {
         writeln!(page, "| {code} | {name} | {meaning} | {remedy} |").expect("writing to a string");
     }
+    page.push_str(FAILURES);
     page.push_str("\n## jvs\n\nWith `--json` the class is also in the field `class` of the error.\n\n");
     page.push_str("| code | class | meaning | what to do |\n|---|---|---|---|\n");
     page.push_str("| 0 | | the command succeeded | go on |\n");

@@ -1,11 +1,15 @@
 //! The command line. Doc comments on arguments are the `--help` texts.
 
 use std::path::PathBuf;
+use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 use cli::man_pages::{Completions, Man};
-use cli::remote::{ConnectionArgs, LeaseTerms, Output, WriteConditions, duration, poison_output};
+use cli::remote::{
+    ConnectionArgs, LeaseTerms, Output, WriteConditions, duration, output_file, poison_output,
+};
+use cli::usage;
 
 use crate::format::Format;
 
@@ -115,7 +119,7 @@ pub(crate) struct LockcGetArgs {
     /// Key of the document; the current key if not given.
     pub(crate) key: Option<String>,
     /// File to write the document to; `-` is standard output.
-    #[arg(short = 'o', long, value_name = "FILE", default_value = "-")]
+    #[arg(short = 'o', long, value_name = "FILE", default_value = "-", value_parser = output_file)]
     pub(crate) out: PathBuf,
     /// Format of the output [default: by the file's extension, else JSON].
     #[arg(long, value_enum)]
@@ -155,17 +159,22 @@ pub(crate) struct LockcEditArgs {
 }
 
 impl LockcArgs {
-    /// Parses the arguments; exits with a message if they are invalid.
-    pub(crate) fn get() -> LockcArgs {
+    /// Parses the arguments; reports invalid ones.
+    pub(crate) fn get() -> Result<LockcArgs, ExitCode> {
         let matches = LockcArgs::described().try_get_matches();
         let parsed = matches.and_then(|matches| LockcArgs::from_arg_matches(&matches));
-        parsed.unwrap_or_else(|refusal| {
+        parsed.map_err(|refusal| {
             let words: Vec<_> = std::env::args_os().skip(1).collect();
             let of_state = words.iter().any(|word| word == "state") && words.iter().any(|word| word == "get");
             if refusal.use_stderr() && of_state {
-                poison_output("get", "wrong usage");
+                poison_output("lockc state get", "wrong usage");
             }
-            refusal.exit()
+            if !refusal.use_stderr() {
+                refusal.exit();
+            }
+            let (output, stream) = crate::requested_output();
+            let refusal = usage::with_tips(refusal, LockcArgs::described(), &words);
+            usage::refuse("lockc", &refusal, output, stream)
         })
     }
 

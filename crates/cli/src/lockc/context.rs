@@ -53,8 +53,10 @@ impl LeaseContext {
                 escape(&format!("keys={}", keys.join(",")))
             }
         };
-        let lease_expired =
-            |key: &str| (EXPIRED, escape(&format!("the lease has expired; acquire it again: key={key}")));
+        let lease_expired = |key: &str| {
+            let what = format!("the lease has expired; acquire it again: key={key}");
+            Failure::new(EXPIRED, escape(&what))
+        };
         let Some(key) = key.or(self.current.as_deref()) else {
             return match self.expired.last() {
                 Some(key) => Err(lease_expired(key)),

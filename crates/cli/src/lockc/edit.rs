@@ -26,7 +26,7 @@ use crate::notice;
 pub(crate) async fn edit(store: &ContextStore, output: Output, args: &LockcEditArgs) -> CommandResult {
     let (client, entry) = connect_current(store, args.key.as_deref())?;
     let read =
-        client.get_state(&entry.key, Some(&entry.namespace), &entry.lease_id).await.map_err(client_failure);
+        client.read_state(&entry.key, Some(&entry.namespace), &entry.lease_id).await.map_err(client_failure);
     let read = forget_if_expired(store, &entry, read)?;
     let before = read.document.as_deref().unwrap_or(b"{}");
     let draft = Draft::make(store.folder()?, &entry, args.format, &args.format.write_indented(before)?)?;
@@ -54,11 +54,11 @@ impl EditSession<'_> {
             self.open_editor().await?;
             let text = self.draft.read()?;
             if text.trim_ascii().is_empty() {
-                return Err((1, "the text is empty, nothing was committed".into()));
+                return Err(Failure::new(1, "the text is empty, nothing was committed"));
             }
             match parsed(format, text) {
                 Ok(document) => break document,
-                Err((_, what)) if self.ask_to_retry(&what).await => {}
+                Err(failure) if self.ask_to_retry(&failure.message).await => {}
                 Err(failure) => return Err(failure),
             }
         };
@@ -85,7 +85,9 @@ impl EditSession<'_> {
         match ended {
             Ok(status) if status.success() => Ok(()),
             Ok(status) => {
-                Err((1, format!("the editor failed, nothing was committed: {}", exit_status(status, &name))))
+                let what =
+                    format!("the editor failed, nothing was committed: {}", exit_status(status, &name));
+                Err(Failure::new(1, what))
             }
             Err(error) => Err(failed("starting the editor", &error)),
         }
@@ -186,7 +188,7 @@ impl Draft {
                 Err(error) => return Err(failed_file("creating", &path, &error)),
             }
         }
-        Err((1, format!("too many old edit files; remove some: path={}", folder.display())))
+        Err(Failure::new(1, format!("too many old edit files; remove some: path={}", folder.display())))
     }
 
     fn read(&self) -> Result<Vec<u8>, Failure> {

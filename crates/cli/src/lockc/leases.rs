@@ -3,11 +3,13 @@
 use std::time::Duration;
 
 use cli::exit_codes::EXPIRED;
-use cli::remote::leases::{grant, print_extended, print_released};
+use cli::output::{Column, print_rows};
+use cli::remote::leases::{grant, print_extended, print_released, release_lease};
 use cli::remote::{
     CommandResult, Failure, Output, client_failure, connect, failed, identity_file, print, servers,
 };
-use cli::untrusted::escape;
+use cli::times::ms_text;
+use cli::untrusted::{escape, quote, word};
 use lockd_client::Client;
 use serde::Serialize;
 use worktree::clock::SystemClock;
@@ -76,10 +78,10 @@ pub(crate) async fn keepalive(
 
 pub(crate) async fn release(store: &ContextStore, output: Output, key: Option<&str>) -> CommandResult {
     let (client, entry) = connect_current(store, key)?;
-    let released = client.release(&entry.lease_id).await.map_err(client_failure);
-    forget_if_expired(store, &entry, released)?;
+    let released = release_lease(&client, &entry.lease_id).await.map_err(client_failure);
+    let outcome = forget_if_expired(store, &entry, released)?;
     forget(store, &entry)?;
-    print_released(output)
+    print_released("lockc", output, &outcome)
 }
 
 /// The lease on `key` or on the current key, and a client of its server.
@@ -104,7 +106,7 @@ pub(crate) fn forget_if_expired<T>(
     entry: &LeaseEntry,
     done: Result<T, Failure>,
 ) -> Result<T, Failure> {
-    if matches!(done, Err((EXPIRED, _))) {
+    if matches!(done, Err(Failure { code: EXPIRED, .. })) {
         forget(store, entry)?;
         notice(&escape(&format!("the lease has expired and is removed from the context: key={}", entry.key)));
     }
@@ -122,8 +124,22 @@ pub(crate) fn choose(store: &ContextStore, output: Output, key: &str) -> Command
 
 pub(crate) fn list(store: &ContextStore, output: Output) -> CommandResult {
     let listed = store.change(|context| Ok(LeaseList::new(context)))?;
-    print(output, &listed, || listed.leases.iter().map(LeaseListing::line).collect())
+    match output {
+        Output::Table | Output::Wide => print_rows(output, &listed, &LISTING_COLUMNS, &listed.leases),
+        _ => print(output, &listed, || listed.leases.iter().map(LeaseListing::line).collect()),
+    }
 }
+
+const LISTING_COLUMNS: [Column<LeaseListing>; 8] = [
+    Column::new("CURRENT", |lease| if lease.current { "*".into() } else { String::new() }),
+    Column::new("KEY", |lease| word(&lease.key)),
+    Column::new("NAMESPACE", |lease| word(&lease.namespace)),
+    Column::new("OWNER", |lease| quote(&lease.owner)),
+    Column::new("ENDS IN", |lease| ms_text(lease.remaining_ms)),
+    Column::new("SERVER", |lease| word(&lease.servers.join(","))),
+    Column::wide("PUBLIC ID", |lease| lease.public_id.clone()),
+    Column::wide("FENCING TOKEN", |lease| lease.fencing_token.to_string()),
+];
 
 /// The JSON output of `list`. It is stable: fields are added, never renamed.
 #[derive(Serialize)]
@@ -170,10 +186,10 @@ impl LeaseListing {
     fn text(&self) -> String {
         let text = format!(
             "{} namespace={} server={} owner={} fencing_token={} remaining_ms={}",
-            self.key,
-            self.namespace,
-            self.servers.join(","),
-            self.owner,
+            word(&self.key),
+            word(&self.namespace),
+            word(&self.servers.join(",")),
+            quote(&self.owner),
             self.fencing_token,
             self.remaining_ms
         );

@@ -15,25 +15,39 @@ mod format;
 use std::io::Write;
 use std::process::ExitCode;
 
-use cli::remote::{CommandResult, failed, poison_output};
+use cli::output::{FailureStream, Output, report, requested};
+use cli::remote::{CommandResult, Failure, failed, poison_output, stdout_is_stderr};
 use cli::stderr;
 
 use crate::args::{LockcArgs, LockcCommand, StateCommand};
 use crate::context::ContextStore;
 
 fn main() -> ExitCode {
-    let args = LockcArgs::get();
+    let args = match LockcArgs::get() {
+        Ok(args) => args,
+        Err(code) => return code,
+    };
     let poisons = args.command.pipes_a_document();
     match run(args) {
         Ok(()) => ExitCode::SUCCESS,
-        Err((code, what)) => {
+        Err(mut failure) => {
             if poisons {
-                poison_output("get", &what);
+                poison_output("lockc state get", &failure.message);
             }
-            notice(&what);
-            ExitCode::from(code)
+            failure.is_shown = poisons && stdout_is_stderr();
+            let (output, stream) = requested_output();
+            report("lockc", &failure, output, stream);
+            ExitCode::from(failure.code)
         }
     }
+}
+
+/// The format of failures, and where they go: the standard output of `state get` is a document.
+pub(crate) fn requested_output() -> (Output, FailureStream) {
+    let words: Vec<_> = std::env::args_os().skip(1).collect();
+    let has_document = words.iter().any(|word| word == "state") && words.iter().any(|word| word == "get");
+    let stream = if has_document { FailureStream::Stderr } else { FailureStream::Stdout };
+    (requested(&words, Some("LOCKD_CLIENT_OUTPUT")), stream)
 }
 
 fn run(args: LockcArgs) -> CommandResult {
@@ -44,7 +58,9 @@ fn run(args: LockcArgs) -> CommandResult {
                 .write_all(&script)
                 .map_err(|error| failed("writing completions", &error));
         }
-        LockcCommand::Man(man) => return man.write(LockcArgs::described()).map_err(|what| (1, what)),
+        LockcCommand::Man(man) => {
+            return man.write(LockcArgs::described()).map_err(|what| Failure::new(1, what));
+        }
         _ => {}
     }
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();

@@ -18,7 +18,7 @@ pub(crate) async fn get(store: &ContextStore, output: Output, args: &LockcGetArg
     }
     let (client, entry) = connect_current(store, args.key.as_deref())?;
     let read =
-        client.get_state(&entry.key, Some(&entry.namespace), &entry.lease_id).await.map_err(client_failure);
+        client.read_state(&entry.key, Some(&entry.namespace), &entry.lease_id).await.map_err(client_failure);
     let read = forget_if_expired(store, &entry, read)?;
     let text = Format::of(args.format, &args.out).write(&read.document.unwrap_or_default())?;
     write_output(&args.out, &text)?;

@@ -1,18 +1,26 @@
 //! The command line. Doc comments on arguments are the `--help` texts.
 
 use std::path::PathBuf;
+use std::process::ExitCode;
 
 use clap::error::ErrorKind;
 use clap::{ArgMatches, CommandFactory, FromArgMatches, Parser, Subcommand};
+use cli::exit_codes;
 use cli::man_pages::{Completions, Man};
 use cli::remote::{self, ClientArgs, Output};
+use cli::usage;
+use system::xdg;
 
 use crate::auth::AuthCommand;
+use crate::backup::BackupArgs;
 use crate::health::HealthArgs;
 use crate::mcp::Mcp;
 use crate::reload::ReloadArgs;
+use crate::restore::RestoreArgs;
 use crate::run::RunArgs;
 use crate::serve::Serve;
+use crate::transfer::{ExportArgs, ImportArgs};
+use crate::who::Who;
 
 /// Lease authority: leases on named resources, fencing of stale holders, and a document per key.
 #[derive(Parser)]
@@ -22,9 +30,10 @@ use crate::serve::Serve;
     after_help = "Exit codes: 0 done; 1 failed; 2 wrong usage or invalid input; 10 held by another; 11 fenced or not \
                   held; 12 expired; 13 unavailable; 14 denied; 15 indeterminate (it may have happened). `lockd run` exits with \
                   its command's code, or with 12 if the lease was lost.\n\n\
-                  Examples:\n  lockd serve\n  lockd auth new client --server-in server.pem --out client1.pem --cn worker-1\n  \
-                  eval \"$(lockd client acquire --server localhost:9341 --ttl 30s orders)\"\n  \
-                  lockd run --key orders --ttl 30s --block 10m -- ./import-orders\n  \
+                  Examples:\n  lockd serve\n  \
+                  lockd run --key orders --block 10m -- ./import-orders\n  \
+                  granted=$(lockd client acquire --ttl 30s --block 60s orders) && eval \"$granted\"\n  \
+                  lockd auth new client --server-in server.pem --out client1.pem --cn worker-1\n  \
                   lockd store dump --store /var/lib/lockd | jq -c 'select(.identity == \"ada\")'"
 )]
 pub(crate) struct LockdArgs {
@@ -41,6 +50,11 @@ pub(crate) enum LockdCommand {
         #[command(subcommand)]
         command: AuthCommand,
     },
+    /// Copy a store, also while a server has it open, and verify the copy.
+    ///
+    /// Copies logs, snapshots, documents, the map of slots and the store key. The copy is recovered a second time before it
+    /// gets its name: a backup that exists can be restored. Runs on the machine of the store, as its user or as root.
+    Backup(Box<BackupArgs>),
     /// Acquire leases, and read and write the documents of keys.
     Client(Box<ClientArgs>),
     /// Print a completion script for a shell.
@@ -68,6 +82,11 @@ pub(crate) enum LockdCommand {
     /// A server also notices within 5 seconds that they have changed. This command returns when the new state is in force,
     /// or says why it was refused.
     Reload(ReloadArgs),
+    /// Make a store of a backup.
+    ///
+    /// Every file is compared with its hash, and the restored copy is recovered, before the store appears. Leases and
+    /// documents are those of the moment of the backup.
+    Restore(Box<RestoreArgs>),
     /// Run a command while holding a lease.
     Run(Box<RunArgs>),
     /// Serve leases over HTTPS.
@@ -90,20 +109,38 @@ pub(crate) struct ConfigArgs {
 
 #[derive(Subcommand)]
 pub(crate) enum StoreCommand {
-    /// Check a store for damage: every frame of its logs and every snapshot.
+    /// Check a store for damage: its key, every frame of its logs, every snapshot, the state that they lead to, and every
+    /// document.
     ///
     /// Read-only: a server may have the store open. Prints one line for each shard, and then the findings: a torn tail,
     /// which the next start of the server cuts off, or damage, with the command that ends the log there if one can.
     Check(Check),
-    /// Print every record of the log as one line of JSON: the identity, the command and its time.
+    /// Write the documents of a store as lines of JSON, and its leases as information.
+    ///
+    /// Read-only: a server may have the store open. The documents are those of one moment, with their versions and etags.
+    /// `lockd store import` creates a store of them; for a copy of everything use `lockd backup`.
+    Export(ExportArgs),
+    /// Create a store with the documents of an export.
+    ///
+    /// Imports documents with their keys, versions and etags, and the version floors of namespaces. Fencing tokens are above
+    /// those of the exported store. Leases are not imported, nor are history, agents, quotas and pauses. A line that does not
+    /// belong to an export, a changed document or a truncated file is refused, and nothing is created.
+    Import(ImportArgs),
+    /// Print every record of the log as one line of JSON: the identity, the command, its time and its outcome.
     ///
     /// Read-only: a server may have the store open. An incomplete batch at the end of the log, torn by a power failure or
-    /// still being written, is reported on standard error. Documents are not printed.
+    /// still being written, is reported on standard error. Documents are not printed. Outcomes and events are replayed from
+    /// the oldest snapshot that is kept: records before it are printed without.
     Dump(Dump),
+    /// Print who held a key at a past instant, from the log.
+    ///
+    /// Read-only: a server may have the store open. Times are those of the server's wall clock. How far back it answers is
+    /// the server's setting `--log-retain`.
+    Who(Box<Who>),
     /// Cut a damaged log at the place that the server, `check` or `dump` has reported.
     ///
     /// Removes the damaged batch and every batch after it, and keeps their bytes beside the log. Acknowledged changes are
-    /// lost: restore a backup instead if there is one. Refuses any place that is not damaged. A torn tail needs no cut: the
+    /// lost: restore a backup with `lockd restore` instead if there is one. Refuses any place that is not damaged. A torn tail needs no cut: the
     /// server cuts it when it starts. The server must be stopped.
     Cut(Cut),
 }
@@ -115,15 +152,19 @@ pub(crate) enum StoreCommand {
                         Examples:\n  \
                         lockd store check\n  \
                         lockd store check --store disk:///var/lib/lockd/store\n  \
-                        lockd store check --store /var/lib/lockd/store --json | jq '.findings[].cut_command'"
+                        lockd store check --store /var/lib/lockd/store --output json | jq '.findings[].cut_command'"
 )]
 pub(crate) struct Check {
-    /// Store to check: `disk:///path`, or the path of its directory; by default the one in the default data directory.
+    /// Store to check: `disk:///path`, or the path of its directory or of the server's data directory; by default the one in
+    /// the default data directory.
     #[arg(long, value_name = "STORE", value_parser = disk_path)]
     pub(crate) store: Option<PathBuf>,
-    /// Print one JSON document.
+    /// Print one JSON document; the same as --output json.
     #[arg(long)]
     pub(crate) json: bool,
+    /// Format of the output.
+    #[arg(long, value_enum, default_value_t = Output::Text, conflicts_with = "json")]
+    pub(crate) output: Output,
 }
 
 #[derive(clap::Args)]
@@ -131,7 +172,7 @@ pub(crate) struct Check {
                         lockd store cut --store /var/lib/lockd /var/lib/lockd/log/0/0000000000000000.seg 18264\n  \
                         lockd store cut --store disk:///var/lib/lockd --yes /var/lib/lockd/log/0/0000000000000000.seg 18264")]
 pub(crate) struct Cut {
-    /// Store to cut: `disk:///path`, or the path of its directory.
+    /// Store to cut: `disk:///path`, or the path of its directory or of the server's data directory.
     #[arg(long, value_name = "STORE", value_parser = disk_path)]
     pub(crate) store: PathBuf,
     /// Cut the log; without this, only print what would be removed.
@@ -143,17 +184,22 @@ pub(crate) struct Cut {
     /// Offset of the damage in bytes, as reported.
     #[arg(value_name = "OFFSET")]
     pub(crate) offset: u64,
+    /// Format of the output.
+    #[arg(long, value_enum, default_value_t = Output::Text)]
+    pub(crate) output: Output,
 }
 
 #[derive(clap::Args)]
 #[command(after_help = "Example:\n  \
                         lockd store dump --store /var/lib/lockd\n  \
                         lockd store dump --store disk:///var/lib/lockd --shard 0 --from-lsn 1793491200000000\n  \
+                        lockd store dump --store /var/lib/lockd --correlation job-4711\n  \
                         lockd store dump --store /var/lib/lockd | jq -c 'select(.action == \"revoke\")'")]
 pub(crate) struct Dump {
-    /// Store to read: `disk:///path`, or the path of its directory.
+    /// Store to read: `disk:///path`, or the path of its directory or of the server's data directory; by default the one in
+    /// the default data directory.
     #[arg(long, value_name = "STORE", value_parser = disk_path)]
-    pub(crate) store: PathBuf,
+    pub(crate) store: Option<PathBuf>,
     /// Print only this shard; by default all shards, in order.
     #[arg(long, value_name = "N")]
     pub(crate) shard: Option<u32>,
@@ -163,38 +209,60 @@ pub(crate) struct Dump {
     /// Last LSN to print.
     #[arg(long, value_name = "N", default_value_t = u64::MAX, hide_default_value = true)]
     pub(crate) to_lsn: u64,
+    /// Print only the records of requests with this correlation id, as the client sent it in `X-Correlation-Id`.
+    ///
+    /// The output shows 32 hexadecimal digits: the id itself if it is that, with or without dashes, otherwise the start of
+    /// its BLAKE3 hash. Either is accepted here.
+    #[arg(long, value_name = "ID", value_parser = correlation)]
+    pub(crate) correlation: Option<u128>,
 }
 
 impl LockdArgs {
-    /// Parses the arguments, typed and as matches; exits with a message if they are invalid.
-    pub(crate) fn get() -> (LockdArgs, ArgMatches) {
+    /// Parses the arguments, typed and as matches; reports invalid ones.
+    pub(crate) fn get() -> Result<(LockdArgs, ArgMatches), ExitCode> {
         let matches = LockdArgs::command().try_get_matches();
         let parsed = matches.and_then(|matches| Ok((LockdArgs::from_arg_matches(&matches)?, matches)));
-        let (args, matches) = parsed.unwrap_or_else(|refusal| {
-            if refusal.use_stderr()
-                && let Some(verb) = pipes_a_document()
-            {
-                remote::poison_output(verb, "wrong usage");
+        let (args, matches) = parsed.map_err(|refusal| {
+            if !refusal.use_stderr() {
+                refusal.exit();
             }
-            refusal.exit()
-        });
+            let (output, stream) = crate::requested_output();
+            fail_reader_of_output(output);
+            let words: Vec<_> = std::env::args_os().skip(1).collect();
+            let refusal = usage::with_tips(refusal, LockdArgs::command(), &words);
+            usage::refuse("lockd", &refusal, output, stream)
+        })?;
         let checked = match &args.command {
             LockdCommand::Auth { command } => command.check(),
             LockdCommand::Store { command: StoreCommand::Dump(dump) } => dump.check(),
             _ => Ok(()),
         };
         if let Err(what) = checked {
-            LockdArgs::command().error(ErrorKind::ValueValidation, what).exit();
+            let refusal = LockdArgs::command().error(ErrorKind::ValueValidation, what);
+            let (output, stream) = crate::requested_output();
+            return Err(usage::refuse("lockd", &refusal, output, stream));
         }
-        (args, matches)
+        Ok((args, matches))
     }
 }
 
-/// The verb of an invalid command line, if a valid one would write a document to standard output.
-fn pipes_a_document() -> Option<&'static str> {
-    let words: Vec<_> = std::env::args_os().skip(1).collect();
+/// Makes the command fail that reads the output of this one, although the command line is invalid: a pipe that expects a
+/// document, or the eval of what acquire prints. Mistyped names count: an eval of nothing would succeed.
+fn fail_reader_of_output(output: Output) {
+    let words: Vec<String> =
+        std::env::args_os().skip(1).map(|word| word.to_string_lossy().into_owned()).collect();
+    let is_other_command = words.first().is_some_and(|first| {
+        first != "client" && LockdArgs::command().get_subcommands().any(|sub| sub.get_name() == first)
+    });
+    let is_meant = |verb: &&str| !is_other_command && words.iter().any(|word| usage::is_similar(word, verb));
+    if ["acquire", "rebind", "manifest"].iter().any(is_meant) && !output.is_parsed() {
+        return remote::fail_eval(exit_codes::USAGE);
+    }
     let of_client = words.first().is_some_and(|word| word == "client");
-    ["get", "edit"].into_iter().find(|verb| of_client && words.iter().any(|word| word == verb))
+    let is_verb = |verb: &&str| of_client && words.iter().any(|word| word == verb);
+    if let Some(verb) = ["get", "edit"].into_iter().find(is_verb) {
+        remote::poison_output(verb, "wrong usage");
+    }
 }
 
 impl Dump {
@@ -206,11 +274,33 @@ impl Dump {
     }
 }
 
-/// Parses a store URL or path into a directory.
-fn disk_path(text: &str) -> Result<PathBuf, String> {
+/// Parses a correlation id, as the API accepts it.
+fn correlation(text: &str) -> Result<u128, String> {
+    let is_valid = (1..=256).contains(&text.len()) && text.bytes().all(|byte| (b' '..=b'~').contains(&byte));
+    if !is_valid {
+        return Err("a correlation id is 1 to 256 printable ASCII characters".into());
+    }
+    Ok(engine::correlation_id(text))
+}
+
+/// The named store, or the one of a server that was started without settings.
+pub(crate) fn named_or_default_store(named: Option<&PathBuf>) -> Result<PathBuf, String> {
+    let default = || xdg::data_home().map(|home| home.join("lockd").join("store"));
+    named.cloned().or_else(default).ok_or_else(|| "no home directory; pass --store".to_string())
+}
+
+/// Parses a store URL, or the path of a store or of a server's data directory, into the directory of the store.
+pub(crate) fn disk_path(text: &str) -> Result<PathBuf, String> {
+    let path = store_path(text)?;
+    // In a data directory `store` is the directory of the store; in a store it is a file.
+    let within = path.join("store");
+    Ok(if within.is_dir() { within } else { path })
+}
+
+fn store_path(text: &str) -> Result<PathBuf, String> {
     match text.split_once("://") {
-        Some(("disk", path)) if path.starts_with('/') => Ok(path.into()),
-        Some(("disk", _)) => Err("the path must be absolute, as in disk:///var/lib/lockd".into()),
+        Some(("disk" | "pebble", path)) if path.starts_with('/') => Ok(path.into()),
+        Some(("disk" | "pebble", _)) => Err("the path must be absolute, as in disk:///var/lib/lockd".into()),
         Some((scheme, _)) => {
             Err(format!("only a disk store can be used offline; use disk:///path: scheme={scheme}"))
         }

@@ -6,16 +6,19 @@
 //! **What is absent.** The content of documents and of lease metadata: only lengths and hashes. The seed of the hash tables:
 //! with it, a client could choose colliding names.
 
+use cli::times::unix_ms_text_precise;
 use engine::document::DocumentLocation;
 use engine::internals::record::Record;
 use kernel::{
-    Action, Age, Credential, Etag, LeaseRequest, Limits, Location, Metadata, OnExpiry, Open, Party, Pause,
-    Paused, Quota, Renewal, Scope, Write,
+    Action, Age, Credential, Etag, LeaseId, LeaseRequest, Limits, Location, Metadata, OnExpiry, Open,
+    Outcome, Party, Pause, Paused, Quota, Renewal, Scope, Shard, Write,
 };
 use serde::Serialize;
 use serde_json::{Map, Value, json};
-use store::Seq;
 use system::hex;
+
+use crate::log_replay::TimedRecord;
+use crate::outcome_fields::outcome_fields;
 
 /// One line of the dump.
 #[derive(Serialize)]
@@ -26,33 +29,71 @@ pub(crate) struct AuditLine<'a> {
     seq: u64,
     /// Kernel time, since the store was created.
     time_ms: u64,
+    /// The server's wall clock when the record was decided.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    time: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    unix_ms: Option<u64>,
     correlation: Option<String>,
     identity: Option<&'a str>,
     #[serde(skip_serializing_if = "Option::is_none")]
     idempotency_key: Option<String>,
     action: &'static str,
+    /// The lease that the command grants or names, if it is one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    lease: Option<String>,
     fields: Value,
+    /// The response. Absent where the state before the record is not known.
+    #[serde(skip_serializing_if = "Value::is_null")]
+    outcome: Value,
+    /// What the record changed. Absent where the state before it is not known.
+    #[serde(skip_serializing_if = "Value::is_null")]
+    events: Value,
     /// Length of a document stored inline in the record.
     #[serde(skip_serializing_if = "Option::is_none")]
     document_bytes: Option<usize>,
 }
 
 impl<'a> AuditLine<'a> {
-    pub(crate) fn new(shard: u32, seq: Seq, record: &'a Record) -> AuditLine<'a> {
+    pub(crate) fn new(shard: u32, timed: &'a TimedRecord, outcome: Option<&Outcome>) -> AuditLine<'a> {
+        let TimedRecord { seq, unix_ms, record } = timed;
         let command = &record.command;
+        let (outcome, events) = outcome.map(outcome_fields).unwrap_or_default();
         let (action, fields) = (command.action.name(), fields(&command.action));
         AuditLine {
             lsn: record.lsn.0,
             shard,
             seq: seq.0,
             time_ms: record.now.0,
-            correlation: (record.correlation != 0).then(|| number_hex(record.correlation)),
+            time: unix_ms.map(unix_ms_text_precise),
+            unix_ms: *unix_ms,
+            correlation: (record.correlation != engine::NO_CORRELATION)
+                .then(|| number_hex(record.correlation)),
             identity: command.identity.as_ref().map(kernel::Identity::as_str),
             idempotency_key: command.request.map(|request| hex::encode(&request.key.0)),
             action,
+            lease: lease_of(Shard(shard), record).map(|lease| lease.to_string()),
             fields,
+            outcome,
+            events,
             document_bytes: record.document.as_ref().map(Vec::len),
         }
+    }
+}
+
+/// The lease of a record: of a grant its own, otherwise the one that the command names.
+fn lease_of(shard: Shard, record: &Record) -> Option<LeaseId> {
+    match &record.command.action {
+        Action::Acquire(_) | Action::Reserve(_) => Some(LeaseId { shard, lsn: record.lsn }),
+        Action::Activate(held) | Action::Release(held) | Action::Rebind(held) | Action::Touch(held) => {
+            Some(held.lease)
+        }
+        Action::Commit(commit) => Some(commit.write.held.lease),
+        Action::Remove(removal) => Some(removal.write.held.lease),
+        Action::Revoke(lease) | Action::Reclaim(lease) => Some(*lease),
+        Action::Retract(retraction) => Some(retraction.lease),
+        Action::Renew(renewals) if renewals.len() == 1 => Some(renewals[0].held.lease),
+        _ => None,
     }
 }
 

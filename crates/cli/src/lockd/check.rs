@@ -1,23 +1,26 @@
 //! `lockd store check`: looks for damage in a store, and changes nothing.
 //!
 //! **Invariant.** Everything that a start of the server reads is read here with the same code: the map of slots, the
-//! snapshots, every frame from the floor on. A store without findings starts; a finding says whether the server would
-//! start, and names the cut that `lockd store cut` accepts, if there is one.
+//! snapshots, every frame from the floor on, and the state that they lead to; and beyond that every document, and the key
+//! against the store. A store without findings starts, and all its documents can be read; a finding says whether the server
+//! would start, what is lost, and names the cut that `lockd store cut` accepts, if there is one.
 
 mod report;
 mod shard;
+mod state;
 
 use std::io::Write;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
+use cli::output::{Output, rendered};
 use cli::progress::ByteProgress;
-use store::disk::StoreView;
+use store::disk::{BackupHold, StoreView};
 use store::{ErrorKind, StoreError};
-use system::xdg;
 
 use self::report::{Finding, Report};
 use self::shard::ShardCheck;
-use crate::args::Check;
+use crate::args::{Check, named_or_default_store};
+use crate::notice;
 
 const SOUND: u8 = 0;
 const DAMAGED: u8 = 1;
@@ -26,20 +29,17 @@ const NOT_INSPECTED: u8 = 2;
 
 /// Checks the store, prints the report, and returns the exit code.
 pub(crate) fn check(args: &Check) -> Result<u8, (u8, String)> {
-    let store = match &args.store {
-        Some(path) => path.clone(),
-        None => default_store().ok_or((NOT_INSPECTED, "no home directory; pass --store".to_string()))?,
+    let store = named_or_default_store(args.store.as_ref()).map_err(|what| (NOT_INSPECTED, what))?;
+    let output = if args.json { Output::Json } else { args.output };
+    let report = inspect(&store, output.is_parsed()).map_err(|error| (NOT_INSPECTED, error.to_string()))?;
+    let text = match output {
+        Output::Json => report.json(),
+        Output::Yaml => rendered(output, &report, String::new),
+        Output::Text | Output::Table | Output::Wide => report.text(),
     };
-    let report = inspect(&store, args.json).map_err(|error| (NOT_INSPECTED, error.to_string()))?;
-    let text = if args.json { report.json() } else { report.text() };
     // A closed pipe is no failure.
     let _ = std::io::stdout().write_all(text.as_bytes());
     Ok(if report.sound { SOUND } else { DAMAGED })
-}
-
-/// The store of a server that was started without settings.
-fn default_store() -> Option<PathBuf> {
-    xdg::data_home().map(|home| home.join("lockd").join("store"))
 }
 
 fn inspect(store: &Path, is_json: bool) -> Result<Report, StoreError> {
@@ -51,6 +51,11 @@ fn inspect(store: &Path, is_json: bool) -> Result<Report, StoreError> {
     if let Err(error) = view.check_map() {
         findings.push(damage_of(error)?);
     }
+    findings.extend(check_key(&view, store)?);
+    let hold = BackupHold::take(store);
+    if let Err(error) = &hold {
+        notice(&format!("documents are not checked: {error}"));
+    }
     let progress = ByteProgress::new("checking", is_json);
     let mut bytes = 0;
     for shard in 0..view.file().shards {
@@ -59,11 +64,34 @@ fn inspect(store: &Path, is_json: bool) -> Result<Report, StoreError> {
     progress.begin(bytes);
     let mut shards = Vec::new();
     for shard in 0..view.file().shards {
-        let (report, found) = ShardCheck { view: &view, store, shard, progress: &progress }.run()?;
+        let (report, found) =
+            ShardCheck { view: &view, store, shard, progress: &progress, checks_state: hold.is_ok() }
+                .run()?;
         shards.push(report);
         findings.extend(found);
     }
     Ok(Report::new(store, shards, findings))
+}
+
+/// The finding about the store key, if there is one.
+fn check_key(view: &StoreView, store: &Path) -> Result<Option<Finding>, StoreError> {
+    let path = store.join("store.key");
+    let what = match std::fs::read(&path).map(<[u8; 32]>::try_from) {
+        Ok(Ok(key)) => match view.check_key(&key) {
+            Ok(()) => return Ok(None),
+            Err(error) if error.kind == ErrorKind::Refused => "the store key belongs to another store",
+            // The file `store` is damaged, which is a finding of its own.
+            Err(error) => return damage_of(error).map(|_| None),
+        },
+        Ok(Err(_)) => "the store key does not have 32 bytes",
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => "the store key is missing",
+        Err(error) => {
+            return Err(StoreError::io(&error, format_args!("reading a file: file={}", path.display())));
+        }
+    };
+    let advice = "the server does not start, and without the key it would refuse every credential: copy it from a backup, \
+                  where it is store/store.key";
+    Ok(Some(Finding::of_store(what).at(&path, None).advise(advice)))
 }
 
 /// A finding about a file of the whole store; any other failure means that the store cannot be inspected.

@@ -1,26 +1,27 @@
 //! `lockd store cut`: ends a damaged log before its first damaged batch, unless a snapshot contains that batch: then the
 //! server would find the log shorter than its snapshot, and refuse to start.
 
-use std::io::Write;
 use std::path::Path;
 
+use cli::exit_codes::{FAILED, USAGE};
+use cli::output::print;
+use cli::remote::Failure;
 use engine::internals::recovery::snapshots;
 use kernel::Shard;
+use serde::Serialize;
 use store::StoreError;
 use store::disk::{LockedDir, LogCut, LogOptions, StoreView};
 use store::fs::RealFs;
 
 use crate::args::Cut;
 
-const FAILED: u8 = 1;
-const WRONG_USAGE: u8 = 2;
-
 /// Prints what the cut removes, and cuts with `--yes`.
-pub(crate) fn cut(args: &Cut) -> Result<(), (u8, String)> {
-    let failed = |error: StoreError| (FAILED, error.to_string());
+pub(crate) fn cut(args: &Cut) -> Result<(), Failure> {
+    let failed = |error: StoreError| Failure::new(FAILED, error.to_string());
     let view = StoreView::open(&args.store).map_err(failed)?;
-    let shard = shard_of(args, view.file().shards)
-        .ok_or_else(|| (WRONG_USAGE, format!("not a file of this store: file={}", args.file.display())))?;
+    let shard = shard_of(args, view.file().shards).ok_or_else(|| {
+        Failure::new(USAGE, format!("not a file of this store: file={}", args.file.display()))
+    })?;
     // Locks the store, so that no server uses it during the cut.
     let _lock = LockedDir::lock(&args.store, true).map_err(failed)?;
     let options =
@@ -29,15 +30,50 @@ pub(crate) fn cut(args: &Cut) -> Result<(), (u8, String)> {
     let planned = store::disk::cut(RealFs, &dir, options, &args.file, args.offset).map_err(failed)?;
     if let Some(snapshot) = snapshot_of(&view, shard, &planned).map_err(failed)? {
         let what = "a snapshot contains this batch, and after a cut there the server would not start; restore the store \
-                    from a backup";
-        return Err((FAILED, format!("{what}: snapshot={snapshot} seq={}", planned.seq.0)));
+                    from a backup with `lockd restore`";
+        return Err(Failure::new(FAILED, format!("{what}: snapshot={snapshot} seq={}", planned.seq.0)));
     }
-    // A closed pipe is no failure.
-    let _ = writeln!(std::io::stdout(), "{}", describe(&planned, shard));
+    print(args.output, &CutReport::new(&planned, shard, args.yes), || describe(&planned, shard) + "\n")?;
     if !args.yes {
-        return Err((WRONG_USAGE, "nothing was changed; add --yes to cut the log".into()));
+        let failure = Failure::new(USAGE, "nothing was changed; add --yes to cut the log");
+        // For programs the report says it.
+        return Err(Failure { is_shown: args.output.is_parsed(), ..failure });
     }
     planned.apply().map_err(failed)
+}
+
+/// What a cut removes. The JSON form is stable: fields are added, never renamed.
+#[derive(Serialize)]
+struct CutReport {
+    /// Without `--yes` nothing is cut.
+    is_confirmed: bool,
+    shard: u32,
+    /// The first batch that is removed.
+    seq: u64,
+    /// Its LSNs, if they are readable.
+    first_lsn: Option<u64>,
+    last_lsn: Option<u64>,
+    bytes: u64,
+    file: String,
+    offset: u64,
+    /// Where the removed bytes are kept.
+    copies: Vec<String>,
+}
+
+impl CutReport {
+    fn new(cut: &LogCut<RealFs>, shard: u32, is_confirmed: bool) -> CutReport {
+        CutReport {
+            is_confirmed,
+            shard,
+            seq: cut.seq.0,
+            first_lsn: cut.lsns.map(|lsns| lsns.first.0),
+            last_lsn: cut.lsns.map(|lsns| lsns.last.0),
+            bytes: cut.bytes,
+            file: cut.file.display().to_string(),
+            offset: cut.offset,
+            copies: cut.copies().iter().map(|copy| copy.display().to_string()).collect(),
+        }
+    }
 }
 
 /// The name of the newest snapshot, if it contains a batch that the cut removes.

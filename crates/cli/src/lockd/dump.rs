@@ -3,18 +3,17 @@
 use std::io::{self, Write};
 
 use cli::untrusted::escape_lines;
-use engine::internals::record::decode_batch;
-use kernel::Shard;
-use store::Batch;
-use store::disk::{LogItem, StoreView, TornTail};
+use store::disk::{StoreView, TornTail};
 
-use crate::args::Dump;
+use crate::args::{Dump, named_or_default_store};
 use crate::audit_line::AuditLine;
+use crate::log_replay::{LogReplay, ReplayItem, TimedRecord};
 use crate::notice;
 
 /// Prints the selected records. A closed pipe is no failure.
 pub(crate) fn dump(args: &Dump) -> Result<(), String> {
-    let view = StoreView::open(&args.store).map_err(|error| error.to_string())?;
+    let store = named_or_default_store(args.store.as_ref())?;
+    let view = StoreView::open(&store).map_err(|error| error.to_string())?;
     let shards = args.shard.map_or(0..view.file().shards, |shard| shard..shard.saturating_add(1));
     let mut out = io::stdout().lock();
     for shard in shards {
@@ -33,9 +32,9 @@ enum StopReason {
     Failed(String),
 }
 
-impl From<store::StoreError> for StopReason {
-    fn from(error: store::StoreError) -> StopReason {
-        StopReason::Failed(error.to_string())
+impl From<String> for StopReason {
+    fn from(what: String) -> StopReason {
+        StopReason::Failed(what)
     }
 }
 
@@ -49,34 +48,37 @@ impl From<io::Error> for StopReason {
 }
 
 fn dump_shard(view: &StoreView, shard: u32, args: &Dump, out: &mut dyn Write) -> Result<(), StopReason> {
-    let mut log = view.log(shard)?;
+    let mut replay = LogReplay::open(view, shard)?;
     loop {
-        match log.read_next()? {
+        match replay.next()? {
             // LSNs increase, so nothing further is in range.
-            LogItem::Batch(batch) if batch.lsns.first.0 > args.to_lsn => return Ok(()),
-            LogItem::Batch(batch) if batch.lsns.last.0 < args.from_lsn => {}
-            LogItem::Batch(batch) => print(&batch, shard, args, out)?,
-            LogItem::Torn(cut) => {
+            ReplayItem::Record(timed) if timed.record.lsn.0 > args.to_lsn => return Ok(()),
+            ReplayItem::Record(timed) => print(&mut replay, shard, &timed, args, out)?,
+            ReplayItem::Torn(cut) => {
                 notice(&note(shard, &cut));
                 return Ok(());
             }
-            LogItem::End => return Ok(()),
+            ReplayItem::End => return Ok(()),
         }
     }
 }
 
-fn print(batch: &Batch, shard: u32, args: &Dump, out: &mut dyn Write) -> Result<(), StopReason> {
-    let contents = decode_batch(&batch.payload, Shard(shard)).map_err(|error| {
-        let advice = "use the lockd version that wrote it";
-        StopReason::Failed(format!("{error}; {advice}: shard={shard} seq={}", batch.seq.0))
-    })?;
-    for record in &contents.records {
-        if (args.from_lsn..=args.to_lsn).contains(&record.lsn.0) {
-            let line = serde_json::to_string(&AuditLine::new(shard, batch.seq, record)).expect("plain data");
-            let line = escape_lines(&line);
-            writeln!(out, "{line}")?;
-        }
+/// Applies a record, and prints it if it is selected.
+fn print(
+    replay: &mut LogReplay<'_>,
+    shard: u32,
+    timed: &TimedRecord,
+    args: &Dump,
+    out: &mut dyn Write,
+) -> Result<(), StopReason> {
+    let record = &timed.record;
+    let outcome = replay.apply(record);
+    if record.lsn.0 < args.from_lsn || args.correlation.is_some_and(|id| record.correlation != id) {
+        return Ok(());
     }
+    let line = AuditLine::new(shard, timed, outcome.as_ref());
+    let line = serde_json::to_string(&line).expect("plain data");
+    writeln!(out, "{}", escape_lines(&line))?;
     Ok(())
 }
 

@@ -18,6 +18,9 @@ pub(crate) struct HealthArgs {
     /// Check liveness only: a restart does not help a server that is out of disk space or shutting down.
     #[arg(long)]
     alive: bool,
+    /// Format of the output.
+    #[arg(long, env = "LOCKD_CLIENT_OUTPUT", value_enum, default_value_t = Output::Text)]
+    output: Output,
 }
 
 /// Probes the server; the exit code is the result.
@@ -35,8 +38,8 @@ pub(crate) fn run(args: &HealthArgs) -> CommandResult {
     };
     if args.alive {
         runtime.block_on(client.alive()).map_err(client_failure)?;
-        return print(Output::Text, &(), || "alive\n".into());
+        return print(args.output, &serde_json::json!({"alive": true}), || "alive\n".into());
     }
     runtime.block_on(client.ready()).map_err(client_failure)?;
-    print(Output::Text, &(), || "ready\n".into())
+    print(args.output, &serde_json::json!({"ready": true}), || "ready\n".into())
 }

@@ -1,4 +1,4 @@
-//! Logging: lines of text or JSON on standard error, and OpenTelemetry traces if a collector is configured.
+//! Logging: lines of text, without colours, or JSON on standard error, and OpenTelemetry traces if a collector is configured.
 
 #[cfg(feature = "otel")]
 mod otel;
@@ -27,7 +27,7 @@ pub(crate) fn start(format: Format, level: Level, collector: Option<&str>) -> Re
     };
     let lines = tracing_subscriber::fmt::layer().with_writer(std::io::stderr).with_target(false);
     let lines = match format {
-        Format::Text => lines.with_ansi(is_terminal()).boxed(),
+        Format::Text => lines.boxed(),
         Format::Json => lines.json().flatten_event(true).with_span_list(false).boxed(),
     };
     let registry = tracing_subscriber::registry().with(lines.with_filter(target_filter(max)));
@@ -53,8 +53,4 @@ pub(crate) fn start(format: Format, level: Level, collector: Option<&str>) -> Re
 fn target_filter(max: LevelFilter) -> Targets {
     let others = max.min(LevelFilter::WARN);
     Targets::new().with_target("lockd", max).with_target("server", max).with_default(others)
-}
-
-fn is_terminal() -> bool {
-    std::io::IsTerminal::is_terminal(&std::io::stderr()) && std::env::var_os("NO_COLOR").is_none()
 }

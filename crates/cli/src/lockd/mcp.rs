@@ -62,7 +62,8 @@ pub(crate) struct Mcp {
 
 /// Serves one connection.
 pub(crate) fn run(args: &Mcp) -> CommandResult {
-    let _logs = logs::start(Format::Text, Level::Warn, None).map_err(|what| (1, what))?;
+    let _logs =
+        logs::start(Format::Text, Level::Warn, None).map_err(|what| cli::remote::Failure::new(1, what))?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let runtime = runtime.map_err(|error| failed("starting the runtime", &error))?;
     let served = runtime.block_on(serve(args));

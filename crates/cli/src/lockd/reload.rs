@@ -36,7 +36,10 @@ pub(crate) fn run(args: &ReloadArgs) -> CommandResult {
 
 fn refused_or_failed(error: Error) -> Failure {
     match error.refusal() {
-        Some(refusal) if refusal.error == api::Code::InvalidState => (1, refusal.detail.clone()),
+        Some(refusal) if refusal.error == api::Code::InvalidState => {
+            let refusal = Box::new(refusal.clone());
+            Failure { code: 1, message: refusal.detail.clone(), refusal: Some(refusal), is_shown: false }
+        }
         _ => client_failure(error),
     }
 }

@@ -9,12 +9,12 @@
 
 mod termination;
 
-use std::ffi::{OsStr, OsString};
+use std::ffi::OsString;
 use std::time::Duration;
 
 use api::agents::{Intent, Manifest};
 use cli::child::{BootInstant, Job, JobExit, Signals, WANTS_TERMINAL, Waker, unkilled, waker};
-use lockd_client::{AcquireOptions, Client, DeclareOutcome, Lease, LossReason};
+use lockd_client::{AcquireOptions, Client, DeclareOutcome, Kind, Lease, LossReason};
 use tokio::runtime::Runtime;
 use tokio::sync::oneshot;
 
@@ -22,8 +22,10 @@ use self::termination::{LeaseStatus, TerminationPolicy};
 use crate::notice;
 use cli::remote::agents::{AgentArgs, intent, rejection};
 use cli::remote::{
-    ConnectionArgs, Failure, LeaseTerms, client_failure, connect, duration, failed, usage_error, values,
+    ConnectionArgs, Failure, LeaseTerms, Output, client_failure, connect, duration, failed, not_granted,
+    usage_error, values,
 };
+use cli::wait_notices;
 
 /// The exit code when the lease was lost.
 const LOST: u8 = cli::exit_codes::EXPIRED;
@@ -37,7 +39,7 @@ const LOST: u8 = cli::exit_codes::EXPIRED;
                   When the lease is lost, the group gets SIGTERM, and SIGKILL after --grace; both before the server \
                   can grant the lease to another client. If the server reports that the lease has already ended, the group gets SIGKILL at once.\n\n\
                   Exit codes: the command's own (128 plus the signal number if a signal killed it, 126 or 127 if it could not be \
-                  started); 12 the lease was lost; 10 held by another; others as in `lockd --help`.\n\n\
+                  started); 12 the lease was lost; 14 lost because the servers refuse the identity; 10 held by another; others as in `lockd --help`.\n\n\
                   Examples:\n  lockd run --key orders -- ./import-orders\n  \
                   lockd run --key orders --ttl 30s --block 10m --owner nightly -- sh -c 'psql -v token=$LOCKD_FENCING_TOKEN -f import.sql'\n  \
                   lockd run --key orders -- lockd client set orders runs++\n  \
@@ -63,6 +65,9 @@ pub(crate) struct RunArgs {
     /// Time between SIGTERM and SIGKILL when the lease is lost; at most a third of the TTL.
     #[arg(long, value_parser = duration, default_value = "5s")]
     grace: Duration,
+    /// Format of failures; those of `lockd run` itself go to standard error.
+    #[arg(long, env = "LOCKD_CLIENT_OUTPUT", value_enum, default_value_t = Output::Text)]
+    output: Output,
     /// Command to run, with its arguments.
     #[arg(last = true, required = true, num_args = 1..)]
     command: Vec<OsString>,
@@ -123,7 +128,7 @@ fn acquire(
                 release_lease(runtime, lease, within);
             }
             let code = u8::try_from(128 + signal.as_raw()).expect("signal numbers are below 65");
-            Err((code, "interrupted before the command was started".into()))
+            Err(Failure::new(code, "interrupted before the command was started"))
         }
     }
 }
@@ -142,6 +147,7 @@ impl RunArgs {
                 ttl: self.terms.ttl,
                 owner: self.terms.owner.clone(),
                 block: self.terms.block,
+                on_wait: Some(wait_notices::observer()),
                 ..AcquireOptions::default()
             };
             return Ok(LeaseTarget::Key(key.clone(), options));
@@ -165,10 +171,18 @@ impl Acquisition<'_> {
     /// Sends the request. For a manifest that must back off, the client library waits and retries with the same attempt id.
     async fn send(&self) -> Result<Lease, Failure> {
         match self.target {
-            LeaseTarget::Key(key, options) => self.client.acquire(key, options).await.map_err(client_failure),
+            LeaseTarget::Key(key, options) => {
+                let leased = self.client.acquire(key, options).await;
+                leased.map_err(|error| not_granted(error, key, options.block))
+            }
             LeaseTarget::Bundle(manifest) => {
-                match self.client.declare(manifest, self.block).await.map_err(client_failure)? {
-                    DeclareOutcome::Granted { lease, .. } => Ok(lease),
+                match self
+                    .client
+                    .declare(manifest, wait_notices::reported(self.block))
+                    .await
+                    .map_err(client_failure)?
+                {
+                    DeclareOutcome::Granted(lease) => Ok(lease),
                     DeclareOutcome::NotGranted(judged) => Err(rejection(&judged)),
                 }
             }
@@ -181,7 +195,7 @@ fn release_lease(runtime: &Runtime, lease: Lease, within: Duration) {
     let released = runtime.block_on(async { tokio::time::timeout(within, lease.release()).await });
     let why = match released {
         Ok(Ok(())) => return,
-        Ok(Err(error)) => client_failure(error).1,
+        Ok(Err(error)) => client_failure(error).message,
         Err(_) => "the server did not respond in time".into(),
     };
     notice(&format!("the lease could not be released and will expire: {why}"));
@@ -191,7 +205,7 @@ fn release_lease(runtime: &Runtime, lease: Lease, within: Duration) {
 struct RunOutcome {
     exit: JobExit<LossReason>,
     /// Why the lease was lost before the command ended, if it was.
-    lost: Option<LossReason>,
+    lost: Option<Failure>,
     /// No process of the group is left.
     all_killed: bool,
 }
@@ -199,10 +213,10 @@ struct RunOutcome {
 impl RunOutcome {
     fn exit_code(self) -> Result<u8, Failure> {
         if let Some(lost) = self.lost {
-            return Err((LOST, format!("the lease was lost while the command ran: {lost}")));
+            return Err(lost);
         }
         if !self.all_killed {
-            return Err((1, unkilled("lease")));
+            return Err(Failure::new(1, unkilled("lease")));
         }
         match self.exit {
             JobExit::Exited(code) => Ok(code),
@@ -234,11 +248,27 @@ impl Supervisor<'_> {
             let ttl = Duration::from_millis(self.lease.granted().ttl_ms);
             let mut policy = TerminationPolicy::new(self.args.grace, ttl);
             let exit = job.watch(|| policy.order(self.status()));
-            let lost = policy.loss_at_exit(self.lease.why_lost());
+            let lost = policy.loss_at_exit(self.lease.why_lost()).map(|lost| self.explain(lost));
             let all_killed = job.end();
             drop(stop);
             Ok(RunOutcome { exit, lost, all_killed })
         })
+    }
+
+    /// A lease that no server confirmed because they refuse the identity is denied, not expired.
+    fn explain(&self, lost: LossReason) -> Failure {
+        let what = "the lease was lost while the command ran";
+        match self.lease.renewal_error().filter(|_| lost == LossReason::Unreachable) {
+            Some(error) if error.kind() == Kind::Denied => {
+                let denied = client_failure(error);
+                Failure { message: format!("{what}: {}", denied.message), ..denied }
+            }
+            Some(error) => {
+                let why = client_failure(error).message;
+                Failure::new(LOST, format!("{what}: {lost}; the last renewal failed: {why}"))
+            }
+            None => Failure::new(LOST, format!("{what}: {lost}")),
+        }
     }
 
     fn status(&self) -> LeaseStatus {
@@ -248,30 +278,17 @@ impl Supervisor<'_> {
         LeaseStatus { now, left, lost: self.lease.why_lost() }
     }
 
-    fn variables(&self) -> Result<Vec<(&'static str, OsString)>, Failure> {
+    fn variables(&self) -> Result<Vec<(String, OsString)>, Failure> {
         let granted = self.lease.granted();
         let mut all = vec![
-            ("LOCKD_FENCING_TOKEN", granted.fencing_token.to_string().into()),
-            ("LOCKD_PUBLIC_ID", granted.public_id.clone().into()),
-            ("LOCKD_NAMESPACE", granted.namespace.clone().into()),
+            ("LOCKD_FENCING_TOKEN".to_string(), granted.fencing_token.to_string().into()),
+            ("LOCKD_PUBLIC_ID".to_string(), granted.public_id.clone().into()),
+            ("LOCKD_NAMESPACE".to_string(), granted.namespace.clone().into()),
             // Empty without a key, to override the variable of an enclosing `lockd run`.
-            ("LOCKD_KEY", granted.key.clone().unwrap_or_default().into()),
+            ("LOCKD_KEY".to_string(), granted.key.clone().unwrap_or_default().into()),
         ];
-        all.extend(values(&self.args.connection, granted)?.map(|(name, value)| (name, value.into())));
-        let connection = &self.args.connection;
-        let files = [
-            ("LOCKD_CLIENT_IDENTITY", &connection.identity),
-            ("LOCKD_CLIENT_DENYLIST_PATH", &connection.denylist_path),
-            ("LOCKD_CLIENT_TLS_CERT", &connection.tls.tls_cert),
-            ("LOCKD_CLIENT_TLS_KEY", &connection.tls.tls_key),
-            ("LOCKD_CLIENT_TLS_CA", &connection.tls.tls_ca),
-        ];
-        for (name, file) in files.into_iter().filter_map(|(name, file)| Some((name, file.as_ref()?))) {
-            // Absolute: the command may change its directory.
-            let file = std::path::absolute(file)
-                .map_err(|error| failed("resolving the path of the identity file", &error))?;
-            all.push((name, OsStr::new(&file).to_owned()));
-        }
+        let found_by_client = values(&self.args.connection, granted)?;
+        all.extend(found_by_client.into_iter().map(|(name, value)| (name, value.into())));
         Ok(all)
     }
 }

@@ -4,6 +4,7 @@ mod resolve;
 mod settings;
 mod supervisor;
 
+use std::io::IsTerminal;
 use std::net::SocketAddr;
 
 use clap::ArgMatches;
@@ -17,7 +18,7 @@ pub(crate) use self::settings::Serve;
 use self::supervisor::Supervisor;
 use crate::logs::{self, Format};
 use crate::notice;
-use cli::remote::Output;
+use cli::output::{Column, Output, rendered, table};
 
 type ServeFailure = String;
 
@@ -48,7 +49,8 @@ async fn serve(config: Config) -> Result<(), ServeFailure> {
     let signals = ServerSignals::new(reload)?;
     let bound = server.start().await.map_err(failure)?;
     supervisor.ready(bound);
-    if server.config().log_format == Format::Text && !supervisor.is_present() {
+    let is_seen_by_a_person = std::io::stderr().is_terminal() && !supervisor.is_present();
+    if server.config().log_format == Format::Text && is_seen_by_a_person {
         greet(server.config(), bound);
     }
     signals.wait(&server, &supervisor).await;
@@ -88,32 +90,51 @@ fn listen(kind: SignalKind) -> Result<Signal, ServeFailure> {
 /// Prints a first command to try.
 fn greet(config: &Config, bound: SocketAddr) {
     let host = if bound.ip().is_unspecified() { "localhost".to_string() } else { bound.ip().to_string() };
-    let shown = match (config.mtls, config.bundle.as_ref().or(config.tls_cert.as_ref())) {
-        (false, _) => " --mtls=false".to_string(),
-        (true, Some(_)) => " --identity client.pem".to_string(),
-        (true, None) => format!(" --identity {}", config.data_dir.join(first_start::CLIENT).display()),
+    let client = config.data_dir.join(first_start::CLIENT);
+    let is_first_start = config.bundle.is_none() && config.tls_cert.is_none() && client.exists();
+    let (what, shown) = match config.mtls {
+        false => ("try it", " --mtls=false".to_string()),
+        true if is_first_start => ("try it", format!(" --identity {}", client.display())),
+        true => ("try it, with the identity file of a client", " --identity FILE".to_string()),
     };
     let port = bound.port();
     // As this program was called: it may not be in the PATH.
     let program = std::env::args().next().unwrap_or_else(|| "lockd".to_string());
-    notice(&format!("try it: {program} client acquire --server {host}:{port}{shown} --ttl 30s orders"));
+    notice(&format!("{what}: {program} run --server {host}:{port}{shown} --key orders -- echo it is mine"));
 }
 
 /// Every setting and its source, as TOML or JSON.
 pub(crate) fn show(matches: &ArgMatches, output: Output) -> Result<String, (u8, ServeFailure)> {
     let resolved = resolve(matches).map_err(|what| (2, what))?;
     let listed = resolved.listed();
+    let entry = |(name, value, source): &(&str, Value, &Source)| {
+        ((*name).to_string(), json!({"value": value, "source": source.to_string()}))
+    };
     Ok(match output {
         Output::Text => toml(&listed),
         Output::Json => {
-            let entry = |(name, value, source): &(&str, Value, &Source)| {
-                ((*name).to_string(), json!({"value": value, "source": source.to_string()}))
-            };
             let all: Map<String, Value> = listed.iter().map(entry).collect();
             serde_json::to_string_pretty(&all).expect("plain data") + "\n"
         }
+        Output::Yaml => {
+            let all: Map<String, Value> = listed.iter().map(entry).collect();
+            rendered(output, &all, String::new)
+        }
+        Output::Table | Output::Wide => {
+            let shown = |value: &Value| value.as_str().map_or_else(|| value.to_string(), str::to_string);
+            let row = |(name, value, source): &(&str, Value, &Source)| {
+                [(*name).to_string(), shown(value), source.to_string()]
+            };
+            table(&SETTING_COLUMNS, &listed.iter().map(row).collect::<Vec<_>>(), true)
+        }
     })
 }
+
+const SETTING_COLUMNS: [Column<[String; 3]>; 3] = [
+    Column::new("SETTING", |row| row[0].clone()),
+    Column::new("VALUE", |row| row[1].clone()),
+    Column::new("SOURCE", |row| row[2].clone()),
+];
 
 /// A settings file with these values. Strings, numbers and booleans are written in TOML as in JSON.
 fn toml(listed: &[(&'static str, Value, &Source)]) -> String {

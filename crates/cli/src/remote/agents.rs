@@ -10,7 +10,8 @@ use crate::exit_codes;
 use crate::untrusted::{escape, quote};
 
 /// The predicates of an intent.
-const PREDICATES: [&str; 6] = ["PROVIDES", "CONSUMES", "MUTATES", "DELETES", "DEPENDS_ON", "RENAMES"];
+pub(crate) const PREDICATES: [&str; 6] =
+    ["PROVIDES", "CONSUMES", "MUTATES", "DELETES", "DEPENDS_ON", "RENAMES"];
 
 /// The options that identify an agent.
 #[derive(clap::Args)]
@@ -89,11 +90,12 @@ pub fn intent(text: &str) -> Result<Intent, String> {
 pub fn rejection(judged: &ManifestOutcome) -> Failure {
     let detail = judged.detail.as_deref().map(escape).unwrap_or_default();
     match judged.verdict {
-        Verdict::Paused => {
-            (exit_codes::DENIED, format!("this agent is paused, or its quota is used up: {detail}"))
-        }
+        Verdict::Paused => Failure::new(
+            exit_codes::DENIED,
+            format!("this agent is paused, or its quota is used up: {detail}"),
+        ),
         Verdict::Wait | Verdict::Die | Verdict::Granted => {
-            (exit_codes::HELD, format!("not granted, conflicting leases: {}", conflicts(judged)))
+            Failure::new(exit_codes::HELD, format!("not granted, conflicting leases: {}", conflicts(judged)))
         }
     }
 }
@@ -161,7 +163,7 @@ mod tests {
         };
         let judged =
             ManifestOutcome { holders: vec![lease], position: Some(2), ..ManifestOutcome::default() };
-        let (code, message) = rejection(&judged);
+        let Failure { code, message, .. } = rejection(&judged);
         let expected = "not granted, conflicting leases: holder=\"ada\" public_id=L-1 reason=\"rename\\na field\" (expires in \
                         1500 ms unless renewed); 2 earlier waiters in the queue";
         assert_eq!((code, message.as_str()), (10, expected));

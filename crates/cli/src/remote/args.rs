@@ -3,19 +3,28 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
+use api::requests::{OnExpiry, Resource};
 use clap::{ArgAction, Subcommand, ValueEnum};
 use lockd_client::SeparateFiles;
 
-use super::{Failure, usage_error};
+use super::agent_commands::{BulkArgs, ManifestArgs, ReconcileArgs, SetAgentArgs};
+use super::agents::PREDICATES;
+use super::events::EventsArgs;
+use super::keys::KeysArgs;
+use super::operators::{DeleteNamespaceArgs, PauseArgs, QuotaArgs, ReclaimArgs, RevokeArgs};
+use super::views::{LeaseArg, ListArgs, ResourceArg};
+use super::{Failure, Output, usage_error};
 
 /// The arguments of `lockd client`.
 #[derive(clap::Args)]
 #[command(after_help = "Example:\n  \
+        lockd run --key orders --block 60s -- ./import-orders   # no variables needed\n  \
         granted=$(lockd client acquire --owner worker-1 --ttl 30s --block 60s orders) && eval \"$granted\"\n  \
         lockd client set orders progress.step=fetch progress.count++ time:progress.updated=NOW\n  \
         lockd client get orders\n  \
         lockd client release orders\n\n\
-        The commands read the variables that acquire exports.")]
+        The commands read the variables that acquire exports: LOCKD_CLIENT_LEASE_ID is the lease acquired last, and a \
+        command that names a key finds an earlier one.")]
 pub struct ClientArgs {
     #[command(flatten)]
     pub(crate) common: Common,
@@ -71,7 +80,7 @@ pub struct ConnectionArgs {
     /// File of revoked server certificates, one serial per line, in addition to those in the identity file.
     #[arg(long, global = true, env = "LOCKD_CLIENT_DENYLIST_PATH", value_name = "FILE")]
     pub denylist_path: Option<PathBuf>,
-    /// Timeout of one request, in addition to `--block` [default: 10s]; for `watch`, of the whole command [default: none].
+    /// Timeout of one request, in addition to `--block` [default: 10s].
     #[arg(long, global = true, env = "LOCKD_CLIENT_TIMEOUT", value_parser = duration)]
     pub timeout: Option<Duration>,
 }
@@ -111,15 +120,6 @@ impl ConnectionArgs {
     }
 }
 
-/// Format of the output.
-#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub enum Output {
-    /// Human-readable text; `acquire` prints exports for the shell.
-    Text,
-    /// One JSON object, as the server sent it.
-    Json,
-}
-
 #[derive(Subcommand)]
 pub(crate) enum Verb {
     /// Acquire a lease on a key, and print it as exports for the shell.
@@ -142,33 +142,152 @@ pub(crate) enum Verb {
     /// Show the lease, the document version and the waiters of a key.
     #[command(after_help = "Example:\n  lockd client describe orders --output json | jq .waiters")]
     Describe(KeyArg),
-    /// Explain why a key is not free, and what would free it.
-    #[command(after_help = "Example:\n  lockd client why orders")]
+    /// Explain why a key is not free: who holds it until when, who waits for it, and the command that resolves it.
+    #[command(
+        after_help = "Example:\n  lockd client why orders\n  lockd client why orders --output json | jq -r .verdict"
+    )]
     Why(KeyArg),
-    /// Watch a key: print a line whenever its holder, version or number of waiters changes.
+    /// Watch a key: print a line whenever its holder, version or number of waiters changes; or all keys with a prefix.
     Watch(Watch),
     /// List the leases of one namespace, or of all.
-    #[command(
-        after_help = "Example:\n  lockd client list\n  lockd client list --namespace team --output json | jq -r .leases[].owner"
-    )]
-    List,
-    /// Revoke a lease: its holder is fenced, and the key stays blocked until it is reclaimed. For operators.
-    #[command(after_help = "Example:\n  lockd client revoke L-0000000000000001000000000000abcd")]
-    Revoke(PublicIdArg),
+    List(ListArgs),
+    /// List the keys that have a document, are held, or are waited for.
+    Keys(KeysArgs),
+    /// Show one lease, also one that has ended.
+    Lease(LeaseArg),
+    /// Show the leases over a resource, and the number of its waiters.
+    Resource(ResourceArg),
+    /// Show the waiters, what blocks them, and what was contended recently.
+    #[command(visible_alias = "waiters", after_help = "Example:\n  lockd client contention --namespace team")]
+    Contention,
+    /// Follow the events: grants, releases, expiries, revocations, commits, conflicts.
+    Events(EventsArgs),
+    /// Activate a reserved lease.
+    #[command(after_help = "Example:\n  lockd client activate orders")]
+    Activate(LeaseKey),
+    /// Take back an expired lease whose resources are on hold, and print it as exports for the shell.
+    #[command(after_help = "Example:\n  granted=$(lockd client rebind orders) && eval \"$granted\"")]
+    Rebind(LeaseKey),
+    /// Record that a lease is in use, against a quota on idle leases.
+    #[command(after_help = "Example:\n  lockd client touch orders")]
+    Touch(LeaseKey),
+    /// Check whether a fencing token is current: exit code 0 if it is, 11 if not.
+    Fence(FenceArgs),
+    /// Print the metrics of the server.
+    #[command(after_help = "Example:\n  lockd client metrics | grep lockd_leases")]
+    Metrics,
+    /// Print the OpenAPI document of the server.
+    #[command(after_help = "Example:\n  lockd client openapi | jq -r '.paths | keys[]'")]
+    Openapi,
+    #[command(flatten)]
+    Administer(AdminVerb),
+}
+
+/// The commands of operators and agents.
+#[derive(Subcommand)]
+pub(crate) enum AdminVerb {
+    /// Revoke a lease, or all of an identity or agent: the holder is fenced, and the resources stay blocked. For operators.
+    Revoke(RevokeArgs),
     /// Free the resources of a revoked lease. For operators.
-    #[command(after_help = "Example:\n  lockd client reclaim L-0000000000000001000000000000abcd")]
-    Reclaim(PublicIdArg),
+    Reclaim(ReclaimArgs),
+    /// Stop the grants of an identity or an agent. For operators.
+    Pause(PauseArgs),
+    /// Resume the grants of an identity or an agent. For operators.
+    Resume(PauseArgs),
+    /// List the quotas and pauses. For operators.
+    #[command(after_help = "Example:\n  lockd client quotas --output json | jq .quotas")]
+    Quotas,
+    /// Replace the quota of a namespace, an identity, both or all. For operators.
+    SetQuota(QuotaArgs),
+    /// List the namespaces that the identity may use.
+    #[command(after_help = "Example:\n  lockd client namespaces")]
+    Namespaces,
+    /// Delete a namespace with its documents, ended leases, agents and quotas. For operators.
+    DeleteNamespace(DeleteNamespaceArgs),
+    /// List the agents of a namespace.
+    #[command(after_help = "Example:\n  lockd client agents --namespace team")]
+    Agents,
+    /// Set the state of an agent.
+    SetAgent(SetAgentArgs),
+    /// Declare everything that an agent will use, and acquire it as one lease.
+    Manifest(ManifestArgs),
+    /// Renew several leases by their own TTLs.
+    #[command(after_help = "Example:\n  lockd client heartbeat")]
+    Heartbeat(BulkArgs),
+    /// Release several leases at once.
+    #[command(after_help = "Example:\n  lockd client release-all --output json")]
+    ReleaseAll(BulkArgs),
+    /// Ask the server for the state of several leases.
+    Reconcile(ReconcileArgs),
 }
 
 #[derive(clap::Args)]
-#[command(
-    after_help = "Example:\n  granted=$(lockd client acquire --ttl 30s --block 60s orders) && eval \"$granted\""
-)]
+#[command(after_help = "If it fails, its output makes the eval fail with the same exit code.\n\n\
+                  Examples:\n  granted=$(lockd client acquire --ttl 30s --block 60s orders) && eval \"$granted\"\n  \
+                  lockd client acquire --resource KEY:orders --resource FILE:/etc/app=CONSUMES --on-expiry hold:30s")]
 pub(crate) struct AcquireArgs {
-    /// Key to acquire.
-    pub(crate) key: String,
+    /// Key to acquire; or name resources.
+    #[arg(required_unless_present = "resources", conflicts_with = "resources")]
+    pub(crate) key: Option<String>,
+    /// Resource as KIND:NAME, or KIND:NAME=PREDICATE as in `FILE:/src=CONSUMES`. Repeatable: all are granted together or none.
+    #[arg(long = "resource", value_name = "RESOURCE", value_parser = resource)]
+    pub(crate) resources: Vec<Resource>,
     #[command(flatten)]
     pub(crate) terms: LeaseTerms,
+    /// Reserve only: the lease must be activated before use.
+    #[arg(long)]
+    pub(crate) reserve: bool,
+    /// When the resources become free after the lease expires: `free` at once, `hold:30s` later, `manual` by an operator.
+    #[arg(long, value_name = "WHEN", value_parser = on_expiry)]
+    pub(crate) on_expiry: Option<OnExpiry>,
+    /// Session of the client, for the detection of deadlocks.
+    #[arg(long, value_name = "ID", env = "LOCKD_CLIENT_SESSION_ID")]
+    pub(crate) session_id: Option<String>,
+    /// Data of the holder, up to 1 KiB, shown to clients that may read the lease.
+    #[arg(long, value_name = "TEXT")]
+    pub(crate) metadata: Option<String>,
+}
+
+/// Parses `KIND:NAME` or `KIND:NAME=PREDICATE`. A name may have `=`: only a predicate's name after the last one counts.
+fn resource(text: &str) -> Result<Resource, String> {
+    let (object, predicate) = match text.rsplit_once('=') {
+        Some((object, last)) if PREDICATES.contains(&last) => (object, Some(last.to_string())),
+        _ => (text, None),
+    };
+    match object.split_once(':') {
+        Some((kind, name)) if !kind.is_empty() && !name.is_empty() => {
+            Ok(Resource { kind: kind.to_string(), name: name.to_string(), predicate })
+        }
+        _ => {
+            let all = PREDICATES.join(", ");
+            Err(format!("write KIND:NAME or KIND:NAME=PREDICATE; PREDICATE is one of {all}"))
+        }
+    }
+}
+
+/// Parses `free`, `manual` or `hold:30s`.
+fn on_expiry(text: &str) -> Result<OnExpiry, String> {
+    match (text, text.strip_prefix("hold:")) {
+        ("free", _) => Ok(OnExpiry::Free),
+        ("manual", _) => Ok(OnExpiry::Manual),
+        (_, Some(span)) => {
+            let ms = u64::try_from(duration(span)?.as_millis());
+            ms.map(OnExpiry::HoldMs).map_err(|_| "the time is too long".to_string())
+        }
+        _ => Err("write free, manual or hold:30s".into()),
+    }
+}
+
+#[derive(clap::Args)]
+#[command(after_help = "This informs: only a check at the resource itself fences a stale holder.\n\n\
+                        Example:\n  lockd client fence orders 1794855840898973\n  \
+                        lockd run --key orders -- lockd client fence")]
+pub(crate) struct FenceArgs {
+    /// Key of the lease; `LOCKD_CLIENT_KEY` if not given.
+    pub(crate) key: Option<String>,
+    /// Fencing token to check.
+    #[arg(env = "LOCKD_CLIENT_FENCING_TOKEN")]
+    pub(crate) token: Option<u64>,
 }
 
 /// The options of an acquire request.
@@ -229,7 +348,7 @@ pub(crate) struct GetArgs {
     #[command(flatten)]
     pub(crate) held: LeaseKey,
     /// File to write the document to; `-` is standard output.
-    #[arg(short = 'o', long, value_name = "FILE", default_value = "-")]
+    #[arg(short = 'o', long, value_name = "FILE", default_value = "-", value_parser = output_file)]
     pub(crate) out: PathBuf,
     /// Read the last committed document without holding a lease.
     #[arg(long)]
@@ -319,16 +438,24 @@ pub(crate) struct KeyArg {
 
 #[derive(clap::Args)]
 #[command(
-    after_help = "A key that was never used counts as free. If the server cannot be reached, polling goes on until --timeout.\n\n\
+    after_help = "A key that was never used counts as free. --timeout is of the whole watch, and there is none by default. If the \
+                        server cannot be reached, polling goes on until then.\n\n\
                         Exit codes: 0 the --until condition was met (without --until: watched until --timeout); 1 it was not \
                         met before --timeout; 13 the server was unreachable at --timeout.\n\n\
+                        With --prefix it prints the events of all keys that begin with it, as the server reports them; \
+                        --until changed ends it with the first.\n\n\
                         Examples:\n  lockd client watch orders\n  \
+                        lockd client watch --prefix orders/\n  \
                         lockd client watch orders --until free --timeout 10m && ./start\n  \
-                        lockd client watch orders --output json | jq -r .owner"
+                        lockd client watch orders --output json | jq -r .holder"
 )]
 pub(crate) struct Watch {
-    #[command(flatten)]
-    pub(crate) named: KeyArg,
+    /// Key to watch; `LOCKD_CLIENT_KEY` if not given.
+    #[arg(conflicts_with = "prefix")]
+    pub(crate) key: Option<String>,
+    /// Watch all keys that begin with this; empty: all keys.
+    #[arg(long)]
+    pub(crate) prefix: Option<String>,
     /// Polling interval, at least 100ms.
     #[arg(long, value_parser = interval, default_value = "1s")]
     pub(crate) every: Duration,
@@ -347,10 +474,14 @@ pub(crate) enum Until {
     Changed,
 }
 
-#[derive(clap::Args)]
-pub(crate) struct PublicIdArg {
-    /// Public id of the lease, as shown by describe and list.
-    pub(crate) public_id: String,
+/// Parses the file of `-o`. A word that is a format of the output is refused: elsewhere `-o json` means that.
+pub fn output_file(text: &str) -> Result<PathBuf, String> {
+    if ["text", "json", "yaml", "table", "wide"].contains(&text) {
+        return Err(format!(
+            "-o is a file: write --output {text} for the format, or -o ./{text} for the file"
+        ));
+    }
+    Ok(text.into())
 }
 
 /// Parses `30s`, `5m`, `1h 30m`; a bare number is in seconds.

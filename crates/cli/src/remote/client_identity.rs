@@ -8,8 +8,8 @@ use std::path::{Path, PathBuf};
 use identity::{ClientBundle, IdentityLocation};
 use lockd_client::endpoint::Endpoint;
 
-use super::Failure;
 use super::args::ConnectionArgs;
+use super::{Failure, usage_error};
 use crate::stderr::notice;
 use system::exposure::{self, Exposure};
 use system::xdg;
@@ -50,7 +50,7 @@ fn needs_identity(connection: &ConnectionArgs) -> bool {
 /// Refuses a file that every user may read, and warns of one that a group may. A missing one is reported when it is read.
 fn check_private(path: &Path) -> Result<(), Failure> {
     match exposure::of(path) {
-        Ok(Exposure::World(what)) => return Err((2, what)),
+        Ok(Exposure::World(what)) => return Err(usage_error(what)),
         Ok(Exposure::Group(what)) => notice("lockd", &format!("warning: {what}")),
         Ok(Exposure::Private) | Err(_) => {}
     }
@@ -58,7 +58,7 @@ fn check_private(path: &Path) -> Result<(), Failure> {
 }
 
 fn failure(error: identity::Error) -> Failure {
-    (2, String::from(error))
+    usage_error(String::from(error))
 }
 
 /// The identity file for servers over HTTPS; `None` if all servers are plain HTTP, or three files are named instead.
@@ -75,21 +75,23 @@ pub fn identity_file(connection: &ConnectionArgs) -> Result<Option<PathBuf>, Fai
 /// The only `client*.pem` in the data directory, where the first start of a server puts one.
 fn discover() -> Result<PathBuf, Failure> {
     let Some(folder) = xdg::data_home().map(|home| home.join("lockd")) else {
-        return Err((
-            2,
-            "no identity file, and no home directory to look in; name one with --identity".into(),
+        return Err(usage_error(
+            "no identity file, and no home directory to look in; name one with --identity",
         ));
     };
     let mut found = clients_in(&folder);
     match found.len() {
         0 => {
             let what = "no identity file; name one, as in --identity client1.pem, or make one with `lockd auth new client`";
-            Err((2, format!("{what}: searched={}", folder.display())))
+            Err(usage_error(format!("{what}: searched={}", folder.display())))
         }
         1 => Ok(found.remove(0)),
         _ => {
             let names: Vec<String> = found.iter().map(|path| path.display().to_string()).collect();
-            Err((2, format!("several identity files; name one, as in --identity {}", names.join(" or "))))
+            Err(usage_error(format!(
+                "several identity files; name one, as in --identity {}",
+                names.join(" or ")
+            )))
         }
     }
 }

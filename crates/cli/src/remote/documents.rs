@@ -10,12 +10,16 @@ use std::time::{Duration, UNIX_EPOCH};
 
 use api::responses::{Committed, Removed};
 use jsonstream::edit::{apply, parse_edit};
-use lockd_client::{Client, Conditions};
+use lockd_client::{Client, Conditions, DocumentBody, DocumentReader};
 use rustix::time::{ClockId, clock_gettime};
 
 use super::args::{Common, EditArgs, GetArgs, Remove, SetArgs, UpdateArgs, Verb, WriteConditions};
 use super::environment::{LeaseCredential, key, lease_credential};
-use super::{CommandResult, Failure, Output, client_failure, failed, print, print_bytes, usage_error};
+use super::input_document;
+use super::output_file::OutputFile;
+use super::{
+    CommandResult, Failure, Output, client_failure, failed, print, print_bytes, usage_error, write_stdout,
+};
 use crate::untrusted::escape;
 use system::file::replace_existing;
 
@@ -27,8 +31,26 @@ pub(crate) async fn get(client: &Client, common: &Common, args: &GetArgs) -> Com
         let lease = lease_credential(&common.connection, args.held.key.as_deref(), &args.held.lease)?;
         client.get_state(&lease.key, lease.namespace.as_deref(), &lease.lease_id).await
     };
-    let document = read.map_err(client_failure)?.document.unwrap_or_default();
-    write_output(&args.out, &document)
+    write_document(&args.out, &mut read.map_err(client_failure)?).await
+}
+
+/// Writes a document as it arrives to a file, or to standard output for `-`.
+async fn write_document(out: &Path, document: &mut DocumentReader) -> CommandResult {
+    if out.as_os_str() == "-" {
+        while let Some(chunk) = document.chunk().await.map_err(client_failure)? {
+            if !write_stdout(&chunk)? {
+                // The reader has closed the pipe.
+                return Ok(());
+            }
+        }
+        return Ok(());
+    }
+    let failed = |error: io::Error| failed_file("writing", out, &error);
+    let mut file = OutputFile::create(out).map_err(failed)?;
+    while let Some(chunk) = document.chunk().await.map_err(client_failure)? {
+        file.write(&chunk).map_err(failed)?;
+    }
+    file.finish().map_err(failed)
 }
 
 /// Writes a document to a file, or to standard output for `-`.
@@ -41,7 +63,7 @@ pub fn write_output(out: &Path, document: &[u8]) -> CommandResult {
 
 pub(crate) async fn update(client: &Client, common: &Common, args: &UpdateArgs) -> CommandResult {
     let lease = lease_credential(&common.connection, args.held.key.as_deref(), &args.held.lease)?;
-    let document = read_input(Some(&args.file))?;
+    let document = input_document::open(&args.file)?;
     commit(client, common.output, &lease, document, &args.only.conditions(&lease)).await.map(drop)
 }
 
@@ -71,7 +93,7 @@ impl WriteConditions {
 pub(crate) async fn set(client: &Client, common: &Common, args: &SetArgs) -> CommandResult {
     let lease = lease_credential(&common.connection, Some(&args.key), &args.lease)?;
     let read = client
-        .get_state(&lease.key, lease.namespace.as_deref(), &lease.lease_id)
+        .read_state(&lease.key, lease.namespace.as_deref(), &lease.lease_id)
         .await
         .map_err(client_failure)?;
     let document = edited(&read.document.unwrap_or_default(), &args.edits)?;
@@ -88,7 +110,7 @@ pub async fn commit(
     client: &Client,
     output: Output,
     lease: &LeaseCredential,
-    document: Vec<u8>,
+    document: impl Into<DocumentBody>,
     conditions: &Conditions,
 ) -> Result<Committed, Failure> {
     let committed: Committed = client
@@ -128,14 +150,17 @@ pub fn read_input(file: Option<&Path>) -> Result<Vec<u8>, Failure> {
         Some(file) => std::fs::read(file).map_err(|error| failed_file("reading", file, &error))?,
         None => read_stdin().map_err(|error| failed("reading standard input", &error))?,
     };
-    if bytes.starts_with(POISON_PREFIX) {
-        let line = bytes.split(|byte| *byte == b'\n').next().unwrap_or_default();
-        let line = escape(&String::from_utf8_lossy(line));
-        return Err(usage_error(format!(
-            "the input is the error message of the previous command in the pipe: {line:?}"
-        )));
+    poisoned(&bytes).map_or(Ok(bytes), Err)
+}
+
+/// The failure if a document is the error message of another command.
+pub(crate) fn poisoned(document: &[u8]) -> Option<Failure> {
+    if !document.starts_with(POISON_PREFIX) {
+        return None;
     }
-    Ok(bytes)
+    let line = document.split(|byte| *byte == b'\n').next().unwrap_or_default();
+    let line = escape(&String::from_utf8_lossy(line));
+    Some(usage_error(format!("the input is the error message of the previous command in the pipe: {line:?}")))
 }
 
 fn read_stdin() -> io::Result<Vec<u8>> {
@@ -145,7 +170,7 @@ fn read_stdin() -> io::Result<Vec<u8>> {
 }
 
 /// The first bytes of a failed command's output; no JSON document starts with them.
-const POISON_PREFIX: &[u8] = b"lockd: ";
+pub(crate) const POISON_PREFIX: &[u8] = b"lockd: ";
 
 /// Writes a line that no JSON parser accepts, so that the next command in a pipe rejects the output of a failed one.
 /// Does nothing on a terminal.
@@ -170,5 +195,5 @@ impl Verb {
 
 /// A failed file operation: exit code 1.
 pub fn failed_file(what: &str, file: &Path, error: &io::Error) -> Failure {
-    (1, format!("{what} a file: {error}: path={}", file.display()))
+    Failure::new(1, format!("{what} a file: {error}: path={}", file.display()))
 }

@@ -9,26 +9,33 @@ use api::responses::Described;
 use lockd_client::{Client, Error, Kind};
 use serde::Serialize;
 
-use super::args::{Common, Output, Until, Watch};
-use super::documents::now;
+use super::args::{Common, Until, Watch};
+use super::environment::key;
+use super::events::EventFilter;
 use super::views::{describe_or_none, unused_key};
-use super::{CommandResult, Failure, client_failure, prepare, write_stdout};
+use super::{CommandResult, Failure, Output, client_failure, prepare, usage_error};
 use crate::exit_codes;
+use crate::output::{event_text, write_stdout};
 use crate::stderr::notice;
-use crate::untrusted::{escape, escape_lines, word};
+use crate::times::now;
+use crate::untrusted::{escape, quote, word};
 
 /// Timeout of one poll; `--timeout` limits the whole watch.
 const RESPONSE_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Runs until the `--until` condition holds, `--timeout` passes, or the reader closes the pipe.
 pub(crate) async fn watch(common: &Common, args: &Watch) -> CommandResult {
+    if let Some(prefix) = &args.prefix {
+        return watch_prefix(common, prefix, args.until).await;
+    }
+    let key = &key(args.key.as_deref())?;
     // One attempt per poll: the watch itself retries, and reports the outage.
     let client = prepare(&common.connection)?
         .answer_timeout(RESPONSE_TIMEOUT)
         .tries(1)
         .build()
         .map_err(client_failure)?;
-    let source = KeySource { client, common, args, pause: Duration::ZERO };
+    let source = KeySource { client, common, key, every: args.every, pause: Duration::ZERO };
     let mut watcher = KeyWatcher { output: common.output, until: args.until, last: None, unreachable: None };
     let end = watcher.follow(source);
     match common.connection.timeout {
@@ -40,11 +47,23 @@ pub(crate) async fn watch(common: &Common, args: &Watch) -> CommandResult {
     }
 }
 
+/// The events of all keys that begin with a prefix.
+async fn watch_prefix(common: &Common, prefix: &str, until: Option<Until>) -> CommandResult {
+    if matches!(until, Some(Until::Free | Until::Held)) {
+        let what = "--until free and --until held are about one key; with --prefix use --until changed";
+        return Err(usage_error(what));
+    }
+    let client = prepare(&common.connection)?.build().map_err(client_failure)?;
+    let once = until == Some(Until::Changed);
+    EventFilter { prefix: Some(prefix), once }.follow(&client, common, None).await
+}
+
 /// Polls the key.
 struct KeySource<'a> {
     client: Client,
     common: &'a Common,
-    args: &'a Watch,
+    key: &'a str,
+    every: Duration,
     /// Delay before the next poll.
     pause: Duration,
 }
@@ -53,8 +72,8 @@ impl KeySource<'_> {
     /// The current state of the key, changed or not.
     async fn next(&mut self) -> Result<WatchedKey, Error> {
         tokio::time::sleep(self.pause).await;
-        self.pause = self.args.every;
-        let key = &self.args.named.key;
+        self.pause = self.every;
+        let key = self.key;
         let known = describe_or_none(&self.client, self.common, key).await?;
         Ok(WatchedKey::new(known.is_some(), known.unwrap_or_else(|| unused_key(self.common, key))))
     }
@@ -66,6 +85,8 @@ struct WatchedKey {
     key: String,
     namespace: String,
     held: bool,
+    /// The identity of the holder.
+    holder: Option<String>,
     owner: Option<String>,
     /// The lease's public id.
     public_id: Option<String>,
@@ -81,10 +102,12 @@ struct WatchedKey {
 impl WatchedKey {
     fn new(known: bool, key: Described) -> WatchedKey {
         let (public_id, owner) = key.lease.map(|lease| (lease.lease_id, lease.owner)).unzip();
+        let holder = key.holder.filter(|_| public_id.is_some());
         WatchedKey {
             key: key.key,
             namespace: key.namespace,
             held: public_id.is_some(),
+            holder,
             owner,
             public_id,
             state: key.state,
@@ -104,13 +127,8 @@ impl WatchedKey {
             #[serde(flatten)]
             state: &'a WatchedKey,
         }
-        match output {
-            Output::Json => {
-                let line = serde_json::to_string(&Timestamped { time: now(), state: self });
-                escape_lines(&line.expect("plain data")) + "\n"
-            }
-            Output::Text => escape(&format!("{} {}", now(), self.text(first))) + "\n",
-        }
+        let text = || escape(&format!("{} {}", now(), self.text(first))) + "\n";
+        event_text(output, &Timestamped { time: now(), state: self }, text)
     }
 
     fn text(&self, first: bool) -> String {
@@ -118,9 +136,10 @@ impl WatchedKey {
         let key = word(&self.key);
         match (&self.owner, &self.public_id) {
             (Some(owner), Some(public_id)) => {
-                let (owner, state) = (word(owner), self.state.as_deref().unwrap_or_default());
+                let (owner, state) = (quote(owner), self.state.as_deref().unwrap_or_default());
+                let holder = word(self.holder.as_deref().unwrap_or_default());
                 format!(
-                    "held key={key} owner={owner} public_id={public_id} state={state} version={version} waiters={waiters}"
+                    "held key={key} holder={holder} owner={owner} public_id={public_id} state={state} version={version} waiters={waiters}"
                 )
             }
             // Later an unknown key may be one whose record was garbage-collected.
@@ -177,7 +196,7 @@ impl KeyWatcher {
     /// Reports an outage once, until the server is reachable again.
     fn note_unreachable(&mut self, failure: Failure) {
         if self.unreachable.is_none() {
-            notice("lockd", &format!("{}; retrying", failure.1));
+            notice("lockd", &format!("{}; retrying", failure.message));
         }
         self.unreachable = Some(failure);
     }
@@ -186,11 +205,11 @@ impl KeyWatcher {
         match (self.unreachable, self.last, self.until) {
             (Some(failure), ..) => Err(failure),
             (None, None, _) => {
-                Err((exit_codes::UNAVAILABLE, "the server did not respond before --timeout".into()))
+                Err(Failure::new(exit_codes::UNAVAILABLE, "the server did not respond before --timeout"))
             }
             (None, Some(_), None) => Ok(()),
             (None, Some(_), Some(_)) => {
-                Err((exit_codes::FAILED, "the --until condition was not met before --timeout".into()))
+                Err(Failure::new(exit_codes::FAILED, "the --until condition was not met before --timeout"))
             }
         }
     }

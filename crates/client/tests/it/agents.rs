@@ -15,9 +15,9 @@ fn manifest(agent: &str, path: &str) -> Manifest {
     Manifest { agent_id, session_id, intents, ..Manifest::default() }
 }
 
-fn granted(declared: DeclareOutcome) -> (Lease, String) {
+fn granted(declared: DeclareOutcome) -> Lease {
     match declared {
-        DeclareOutcome::Granted { lease, attempt_id } => (lease, attempt_id),
+        DeclareOutcome::Granted(lease) => lease,
         DeclareOutcome::NotGranted(judged) => panic!("{judged:?}"),
     }
 }
@@ -28,7 +28,7 @@ const LONG: Duration = Duration::from_secs(60);
 async fn an_agent_with_verdict_die_retries_until_it_is_granted() {
     let server = Server::start().await;
     let (first, second) = (server.client(), server.client());
-    let (lease, _) = granted(first.declare(&manifest("a", "/x"), LONG).await.expect("free"));
+    let lease = granted(first.declare(&manifest("a", "/x"), LONG).await.expect("free"));
     assert!(lease.is_live());
     let not = second.declare(&manifest("b", "/x"), Duration::ZERO).await.expect("a response");
     assert!(
@@ -39,7 +39,7 @@ async fn an_agent_with_verdict_die_retries_until_it_is_granted() {
         tokio::task::yield_now().await;
     }
     lease.release().await.expect("it is ours");
-    let (next, _) = granted(next.await.expect("no panic").expect("granted"));
+    let next = granted(next.await.expect("no panic").expect("granted"));
     assert!(next.is_live() && next.fencing_token() > 0);
 }
 
@@ -48,7 +48,7 @@ async fn an_agent_with_verdict_die_retries_until_it_is_granted() {
 async fn a_paused_agent_gets_its_verdict_at_once() {
     let server = Server::start().await;
     let client = server.client();
-    let (lease, _) = granted(client.declare(&manifest("coder", "/x"), LONG).await.expect("free"));
+    let lease = granted(client.declare(&manifest("coder", "/x"), LONG).await.expect("free"));
     client.set_agent("coder", None, AgentState::Paused).await.expect("an operator");
     let for_ever = Duration::from_secs(1_000_000);
     let not = client.declare(&manifest("coder", "/y"), for_ever).await.expect("a response");
@@ -60,7 +60,7 @@ async fn a_paused_agent_gets_its_verdict_at_once() {
 async fn an_agent_reconciles_its_leases_after_a_restart() {
     let server = Server::start().await;
     let client = server.client();
-    let (lease, attempt_id) = granted(client.declare(&manifest("coder", "/x"), LONG).await.expect("free"));
+    let lease = granted(client.declare(&manifest("coder", "/x"), LONG).await.expect("free"));
     let dir = tempfile::tempdir().expect("a directory");
     let path = dir.path().join("digest.json");
     let valid = DigestLease {
@@ -73,7 +73,7 @@ async fn an_agent_reconciles_its_leases_after_a_restart() {
     let digest = StateDigest {
         agent_id: "coder".to_string(),
         session_id: "coder".to_string(),
-        attempt_id: Some(attempt_id),
+        attempt_id: Some("A-1".to_string()),
         leases: vec![valid, invalid],
         ..StateDigest::default()
     };
@@ -91,11 +91,11 @@ async fn an_agent_reconciles_its_leases_after_a_restart() {
     assert_eq!(client.agents(None, None).await.expect("a response").agents[0].state, AgentState::Alive);
     let bulk = Bulk { lease_ids: vec![back.credential().to_string()], ..Bulk::default() };
     assert!(client.heartbeat(&bulk).await.expect("a response")[0].ok);
-    assert_eq!(client.resource("FILE:/x", None).await.expect("a response").state, "held");
+    assert_eq!(client.resource("FILE:/x", None).await.expect("a response").state, "active");
     for _ in 0..2 {
         assert!(client.release_all(&bulk).await.expect("a response")[0].ok);
     }
-    assert_eq!(client.resource("FILE:/x", None).await.expect("a response").state, "free");
+    assert_eq!(client.resource("FILE:/x", None).await.expect("a response").state, "available");
 }
 
 /// The connection breaks: events from that time arrive once it is reopened.

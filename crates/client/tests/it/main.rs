@@ -1,6 +1,11 @@
 //! Integration tests of `client`, against a real server.
 
 mod agents;
+mod calls;
 mod common;
+mod documents;
 mod fencing;
 mod leases;
+mod mtls;
+mod scripted;
+mod waiting;

@@ -1,7 +1,8 @@
 //! Elapsed time across restarts, reboots, clones, time namespaces and wrong wall clocks.
 
-use super::machine::{boot_identity, offset_in, without_offset};
+use super::machine::{boot_identity, without_offset};
 use super::*;
+use system::boot::offset_in;
 
 const YEAR_MS: u64 = 365 * 86_400_000;
 

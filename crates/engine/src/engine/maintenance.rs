@@ -74,8 +74,9 @@ impl Maintenance {
         stopped: &AtomicBool,
     ) -> Result<(usize, u64), CheckpointError> {
         let mut on_damage = |snapshot| self.watcher.maintained(MaintenanceEvent::SnapshotDamaged(snapshot));
-        let taken = checkpoint::take(&*self.blobs, &mut *self.reader, self.shard, mark, &mut on_damage)?;
-        let plan = checkpoint::plan(&taken, &mut *self.reader, mark, self.options.retain)?;
+        let (shard, retain) = (self.shard, self.options.retain);
+        let taken = checkpoint::take(&*self.blobs, &mut *self.reader, shard, mark, retain, &mut on_damage)?;
+        let plan = checkpoint::plan(&taken, &mut *self.reader, mark, retain)?;
         drop(taken);
         let Some(plan) = plan else { return Ok((0, 0)) };
         if planted!(FloorBeforeMoves) {

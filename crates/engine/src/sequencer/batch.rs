@@ -38,6 +38,9 @@ impl PendingBatch {
         if !self.turn.events.is_empty() {
             observer.durable(&self.turn.events);
         }
+        if !self.turn.audit.is_empty() {
+            observer.audited(self.turn.audit);
+        }
         if !self.turn.contended.is_empty() {
             observer.contended(&self.turn.contended);
         }

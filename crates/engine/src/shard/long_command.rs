@@ -6,11 +6,12 @@ use kernel::{Action, Command, Event, Outcome, Renewal, Response};
 
 use crate::authorization::Authorization;
 use crate::decision::OnDecided;
+use crate::origin::Origin;
 
 /// A long command, and the results of the parts that are decided.
 pub(super) struct LongCommand<R> {
     command: Command,
-    pub(super) correlation: u128,
+    pub(super) origin: Origin,
     /// Checked before each part.
     pub(super) authorization: Authorization,
     /// The renewals that are left.
@@ -24,7 +25,7 @@ pub(super) struct LongCommand<R> {
 impl<R> LongCommand<R> {
     pub(super) fn new(
         command: Command,
-        correlation: u128,
+        origin: Origin,
         authorization: Authorization,
         on_decided: Option<OnDecided>,
         to: R,
@@ -39,7 +40,7 @@ impl<R> LongCommand<R> {
             _ => Response::RevokedAll { revoked: 0, more: false },
         };
         let events = Vec::new();
-        LongCommand { command, correlation, authorization, renewals, response, events, on_decided, to }
+        LongCommand { command, origin, authorization, renewals, response, events, on_decided, to }
     }
 
     pub(super) fn action(&self) -> &Action {

@@ -14,6 +14,11 @@
 //! backward side; the holder of the hot key that wants a quiet resource has a short forward side. A search that exceeds
 //! the budget of its turn is suspended, and continues in the next turn on a graph that may have changed.
 //!
+//! **Returned waiters.** A retry stands at the place of its first try: waiters behind that place wait for it from then
+//! on, and a cycle may pass through these edges. The search follows them backward too, and reports the overtaken waiter
+//! through which the cycle passes. Overtaken attempts under wait-die are left out: they are going to be refused. A
+//! session that waits already returns to the end of the queues, so that no cycle passes through its other waiters.
+//!
 //! **Why a search over a changing graph is right.** Only a new waiter adds edges between nodes:
 //!
 //! - a grant to a waiter replaces edges to the waiter by edges to its lease: the same sessions;
@@ -21,7 +26,7 @@
 //! - releases, expiries, timeouts and disconnects only remove edges; a lease on hold is a holder all the time.
 //!
 //! So the last-inserted waiter of a cycle finds all edges of the cycle present from its insertion on, and it considers
-//! only waiters before its own ticket. An edge that is found late existed at the insertion too: a cycle that is found
+//! only waiters that were inserted before it, wherever their places are. An edge that is found late existed at the insertion too: a cycle that is found
 //! did exist at that moment, and is never assumed. A cycle that still exists when the search ends had all its edges
 //! throughout, and is found. Searches run one at a time, in order of arrival, so that no request is refused because of an
 //! earlier one that is itself going to be refused.
@@ -38,7 +43,7 @@ use kernel::{
 };
 
 use super::budget::{Budget, Work};
-use super::queues::{QueueId, Session, Ticket, Waiters, session_of};
+use super::queues::{QueueId, Session, Ticket, Waiter, Waiters, session_of};
 
 /// How many leases are read at a time.
 const PAGE: usize = 32;
@@ -48,8 +53,9 @@ const PAGE: usize = 32;
 pub(super) enum Progress {
     /// The wait closes no cycle.
     Clear,
-    /// The wait closes a cycle.
-    Cycle,
+    /// The wait closes a cycle, which passes through this waiter behind it, through any ([`Ticket::LAST`]), or does not
+    /// depend on its place.
+    Cycle { overtaken: Option<Ticket> },
     /// The budget is spent: continue in the next turn.
     Suspended,
 }
@@ -64,12 +70,12 @@ pub(super) struct GraphView<'a> {
 
 /// A search through the wait-for graph for one request.
 pub(super) struct Search {
-    /// The session that would wait.
-    session: Session,
     request: LeaseRequest,
     claims: CheckedClaims,
-    /// Only waiters before this ticket are considered: the request's own, or where it would queue.
-    end: Ticket,
+    /// The place of the request: its own, or where it would queue.
+    place: Ticket,
+    /// Only waiters that joined their queues before this one are considered: up to the request itself.
+    queued_before: u64,
     forward: Side,
     backward: Side,
 }
@@ -77,7 +83,8 @@ pub(super) struct Search {
 /// One of the two directions.
 #[derive(Default)]
 struct Side {
-    reached: BTreeSet<Node>,
+    /// The nodes, each with the overtaken waiter through which it was reached.
+    reached: BTreeMap<Node, Root>,
     /// Per queue, the tickets that have been read or are to be read by a task: those before this one (forward) or
     /// from this one on (backward).
     read: BTreeMap<QueueId, Ticket>,
@@ -86,6 +93,9 @@ struct Side {
     tasks: Vec<Task>,
     visits: usize,
 }
+
+/// The waiter behind the request through which a node was reached backward; `None` for its session's leases and waiters.
+type Root = Option<Ticket>;
 
 /// A node of the wait-for graph.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -98,32 +108,51 @@ enum Node {
 /// Rows that are still to be read.
 enum Task {
     /// The waiters of a queue in a range of tickets.
-    Queue { queue: QueueId, from: Ticket, until: Ticket },
+    Queue { queue: QueueId, from: Ticket, until: Ticket, root: Root },
+    /// The waiters of a queue behind the request.
+    Overtaken { queue: QueueId, from: Ticket },
     /// The holders that block a waiter, or with `None` the request itself.
     Holders { of: Option<Ticket>, cursor: ConflictCursor },
     /// The waiters of a session.
-    SessionWaiters { session: Session, from: Ticket },
+    SessionWaiters { session: Session, from: Ticket, root: Root },
     /// The leases of a session.
-    SessionLeases { session: Session, cursor: SessionCursor },
+    SessionLeases { session: Session, cursor: SessionCursor, root: Root },
 }
 
 impl Search {
-    pub(super) fn new(view: GraphView<'_>, session: Session, request: LeaseRequest, end: Ticket) -> Search {
+    /// `own` is the place of a request that has joined its queues; `overtakes`: waiters behind its place count.
+    pub(super) fn new(
+        view: GraphView<'_>,
+        session: Option<Session>,
+        request: LeaseRequest,
+        place: Ticket,
+        own: Option<Ticket>,
+        overtakes: bool,
+    ) -> Search {
         let claims = CheckedClaims::of(request.bundle.members());
+        let own = own.and_then(|own| view.waiters.get(own));
+        let queued_before = own.map_or(view.waiters.next_queued(), |waiter| waiter.queued + 1);
         let (forward, backward) = (Side::default(), Side::default());
-        let mut search = Search { session: session.clone(), request, claims, end, forward, backward };
-        search.forward.follow(view.waiters, None, &search.request, end);
-        search.backward.reached.insert(Node::Session(session.clone()));
-        search.backward.follow_session_backward(session);
+        let mut search = Search { request, claims, place, queued_before, forward, backward };
+        search.forward.follow(view.waiters, None, &search.request, place);
+        let node = session.clone().map_or(Node::Waiter(place), Node::Session);
+        search.backward.reached.insert(node, None);
+        if let Some(session) = session {
+            search.backward.follow_session_backward(session, None);
+        }
+        if overtakes {
+            search.backward.follow_overtaken(view.waiters, &search.request, place);
+        }
         search
     }
 
-    /// Whether no session can wait for this one: then its own wait closes no cycle.
-    pub(super) fn is_needless(view: GraphView<'_>, session: &Session, end: Ticket) -> bool {
+    /// Whether no session can wait for this one: then its own wait closes no cycle. `place`: where it waits.
+    pub(super) fn is_needless(view: GraphView<'_>, session: &Session, place: Ticket) -> bool {
         let (namespace, identity, name) = session;
         let none = SessionCursor::default();
         let leases = view.kernel.leases_of_session_from(namespace, identity, name, view.now, none, 1);
-        let waits = view.waiters.first_of_session(session, Ticket::FIRST, end).is_some();
+        let before = view.waiters.first_of_session(session, Ticket::FIRST, place);
+        let waits = before.or(view.waiters.first_of_session(session, place.next(), Ticket::LAST)).is_some();
         leases.rows.is_empty() && leases.next.is_none() && !waits
     }
 
@@ -135,13 +164,13 @@ impl Search {
                 return Progress::Suspended;
             }
             let goes_forward = self.forward.visits <= self.backward.visits;
-            let (found, rows) =
+            let (met, rows) =
                 if goes_forward { self.step_forward(view, max) } else { self.step_backward(view, max) };
             let side = if goes_forward { &mut self.forward } else { &mut self.backward };
             side.visits += rows;
             budget.spend(Work::Searching, rows);
-            if found {
-                return Progress::Cycle;
+            if let Some(overtaken) = met {
+                return Progress::Cycle { overtaken };
             }
         }
         Progress::Clear
@@ -156,24 +185,36 @@ impl Search {
         }
     }
 
-    /// Whether the sides have met, and the number of rows read.
-    fn step_forward(&mut self, view: GraphView<'_>, max: usize) -> (bool, usize) {
+    /// Whether a waiter behind the request is not refused because the request has overtaken it.
+    fn stays_behind(&self, waiter: &Waiter) -> bool {
+        !waiter.is_wait_die() || self.request.attempt.is_none_or(|age| waiter.age <= age)
+    }
+
+    /// A waiter that was queued before the request.
+    fn earlier<'a>(&self, view: GraphView<'a>, ticket: Ticket) -> Option<&'a Waiter> {
+        view.waiters.get(ticket).filter(|waiter| waiter.queued < self.queued_before)
+    }
+
+    /// Where the sides have met, if they have, and the number of rows read.
+    fn step_forward(&mut self, view: GraphView<'_>, max: usize) -> (Option<Root>, usize) {
         match self.forward.tasks.pop() {
-            Some(Task::Queue { queue, from, until }) => {
-                let Some(ticket) = view.waiters.first_in(queue, from, until) else { return (false, 1) };
-                self.forward.tasks.push(Task::Queue { queue, from: ticket.next(), until });
+            Some(Task::Queue { queue, from, until, root }) => {
+                let Some(ticket) = view.waiters.first_in(queue, from, until) else { return (None, 1) };
+                self.forward.tasks.push(Task::Queue { queue, from: ticket.next(), until, root });
                 (self.reach_forward(view, ticket), 1)
             }
-            Some(Task::SessionWaiters { session, from }) => {
-                let next = view.waiters.first_of_session(&session, from, self.end);
-                if let Some((ticket, waiter)) = next.and_then(|next| Some((next, view.waiters.get(next)?))) {
-                    self.forward.tasks.push(Task::SessionWaiters { session, from: ticket.next() });
+            Some(Task::SessionWaiters { session, from, root }) => {
+                let Some(ticket) = view.waiters.first_of_session(&session, from, Ticket::LAST) else {
+                    return (None, 1);
+                };
+                self.forward.tasks.push(Task::SessionWaiters { session, from: ticket.next(), root });
+                if let Some(waiter) = self.earlier(view, ticket) {
                     self.forward.follow(view.waiters, Some(ticket), waiter.request(), ticket);
                 }
-                (false, 1)
+                (None, 1)
             }
             Some(Task::Holders { of, cursor }) => self.read_holders(view, of, cursor, max),
-            Some(Task::SessionLeases { .. }) | None => (false, 1),
+            Some(Task::SessionLeases { .. } | Task::Overtaken { .. }) | None => (None, 1),
         }
     }
 
@@ -183,60 +224,73 @@ impl Search {
         of: Option<Ticket>,
         cursor: ConflictCursor,
         max: usize,
-    ) -> (bool, usize) {
+    ) -> (Option<Root>, usize) {
         let waiting = of.map_or(Some(&self.request), |ticket| Some(view.waiters.get(ticket)?.request()));
-        let Some(request) = waiting else { return (false, 1) };
-        let namespace = &request.namespace;
-        let page = view.kernel.conflicting_sessions(namespace, &request.bundle, view.now, cursor, max);
+        let Some(request) = waiting else { return (None, 1) };
+        let namespace = request.namespace.clone();
+        let page = view.kernel.conflicting_sessions(&namespace, &request.bundle, view.now, cursor, max);
         if let Some(cursor) = page.next {
             self.forward.tasks.push(Task::Holders { of, cursor });
         }
-        let mut found = false;
+        let mut met = None;
         for (identity, session) in page.rows {
-            let session = (self.session.0.clone(), identity, session);
-            found |= self.reach_session_forward(session);
+            met = met.or(self.reach_session_forward((namespace.clone(), identity, session)));
         }
-        (found, page.visited.max(1))
+        (met, page.visited.max(1))
     }
 
-    fn reach_forward(&mut self, view: GraphView<'_>, ticket: Ticket) -> bool {
-        let Some(waiter) = view.waiters.get(ticket) else { return false };
+    fn reach_forward(&mut self, view: GraphView<'_>, ticket: Ticket) -> Option<Root> {
+        let waiter = self.earlier(view, ticket)?;
+        if ticket == self.place {
+            // Through one of those behind it.
+            return Some(Some(Ticket::LAST));
+        }
         if let Some(session) = session_of(&waiter.command) {
             return self.reach_session_forward(session);
         }
-        if self.forward.reached.insert(Node::Waiter(ticket)) {
+        let node = Node::Waiter(ticket);
+        if self.forward.reached.insert(node.clone(), None).is_none() {
             self.forward.follow(view.waiters, Some(ticket), waiter.request(), ticket);
         }
-        self.backward.reached.contains(&Node::Waiter(ticket))
+        self.backward.reached.get(&node).copied()
     }
 
-    fn reach_session_forward(&mut self, session: Session) -> bool {
+    fn reach_session_forward(&mut self, session: Session) -> Option<Root> {
         let node = Node::Session(session.clone());
-        if self.backward.reached.contains(&node) {
-            return true;
+        if let Some(root) = self.backward.reached.get(&node) {
+            return Some(*root);
         }
-        if self.forward.reached.insert(node) {
-            self.forward.tasks.push(Task::SessionWaiters { session, from: Ticket::FIRST });
+        if self.forward.reached.insert(node, None).is_none() {
+            self.forward.tasks.push(Task::SessionWaiters { session, from: Ticket::FIRST, root: None });
         }
-        false
+        None
     }
 
-    /// Whether the sides have met, and the number of rows read.
-    fn step_backward(&mut self, view: GraphView<'_>, max: usize) -> (bool, usize) {
+    /// Where the sides have met, if they have, and the number of rows read.
+    fn step_backward(&mut self, view: GraphView<'_>, max: usize) -> (Option<Root>, usize) {
         match self.backward.tasks.pop() {
-            Some(Task::Queue { queue, from, until }) => {
-                let Some(ticket) = view.waiters.first_in(queue, from, until) else { return (false, 1) };
-                self.backward.tasks.push(Task::Queue { queue, from: ticket.next(), until });
-                (self.reach_backward(view, ticket), 1)
+            Some(Task::Queue { queue, from, until, root }) => {
+                let Some(ticket) = view.waiters.first_in(queue, from, until) else { return (None, 1) };
+                self.backward.tasks.push(Task::Queue { queue, from: ticket.next(), until, root });
+                (self.reach_backward(view, ticket, root), 1)
             }
-            Some(Task::SessionWaiters { session, from }) => {
-                let next = view.waiters.first_of_session(&session, from, self.end);
-                let Some(ticket) = next else { return (false, 1) };
-                self.backward.tasks.push(Task::SessionWaiters { session, from: ticket.next() });
-                (self.follow_waiter_backward(view, ticket), 1)
+            Some(Task::Overtaken { queue, from }) => {
+                let Some(ticket) = view.waiters.first_in(queue, from, Ticket::LAST) else { return (None, 1) };
+                self.backward.tasks.push(Task::Overtaken { queue, from: ticket.next() });
+                let stays = self.earlier(view, ticket).is_some_and(|waiter| self.stays_behind(waiter));
+                (if stays { self.reach_backward(view, ticket, Some(ticket)) } else { None }, 1)
             }
-            Some(Task::SessionLeases { session, cursor }) => self.read_leases(view, session, cursor, max),
-            Some(Task::Holders { .. }) | None => (false, 1),
+            Some(Task::SessionWaiters { session, from, root }) => {
+                let Some(ticket) = view.waiters.first_of_session(&session, from, Ticket::LAST) else {
+                    return (None, 1);
+                };
+                self.backward.tasks.push(Task::SessionWaiters { session, from: ticket.next(), root });
+                (self.follow_waiter_backward(view, ticket, root), 1)
+            }
+            Some(Task::SessionLeases { session, cursor, root }) => {
+                self.read_leases(view, session, cursor, root, max)
+            }
+            Some(Task::Holders { .. }) | None => (None, 1),
         }
     }
 
@@ -245,57 +299,61 @@ impl Search {
         view: GraphView<'_>,
         session: Session,
         cursor: SessionCursor,
+        root: Root,
         max: usize,
-    ) -> (bool, usize) {
+    ) -> (Option<Root>, usize) {
         let (namespace, identity, name) = &session;
         let page = view.kernel.leases_of_session_from(namespace, identity, name, view.now, cursor, max);
         if let Some(cursor) = page.next {
-            self.backward.tasks.push(Task::SessionLeases { session, cursor });
+            self.backward.tasks.push(Task::SessionLeases { session, cursor, root });
         }
-        let mut found = false;
+        let mut met = None;
         for id in page.rows {
             if !self.backward.leases.insert(id) {
                 continue;
             }
             if let Ok(lease) = view.kernel.lease(id, view.now) {
-                found |= self.claims.conflict_with(&lease.members);
-                self.backward.follow_back(
-                    view.waiters,
-                    &lease.members,
-                    Ticket::FIRST,
-                    self.end,
-                    &self.session,
-                );
+                met = met.or(self.claims.conflict_with(&lease.members).then_some(root));
+                self.follow_back(view.waiters, &lease.members, Ticket::FIRST, root);
             }
         }
-        (found, page.visited.max(1))
+        (met, page.visited.max(1))
     }
 
-    fn reach_backward(&mut self, view: GraphView<'_>, ticket: Ticket) -> bool {
-        let Some(waiter) = view.waiters.get(ticket) else { return false };
+    fn reach_backward(&mut self, view: GraphView<'_>, ticket: Ticket, root: Root) -> Option<Root> {
+        let waiter = self.earlier(view, ticket)?;
         let session = session_of(&waiter.command);
         let node = session.clone().map_or(Node::Waiter(ticket), Node::Session);
-        if self.forward.reached.contains(&node) {
-            return true;
+        if self.forward.reached.contains_key(&node) {
+            return Some(root);
         }
-        if !self.backward.reached.insert(node) {
-            return false;
+        if self.backward.reached.contains_key(&node) {
+            return None;
         }
+        self.backward.reached.insert(node, root);
         match session {
             Some(session) => {
-                self.backward.follow_session_backward(session);
-                false
+                self.backward.follow_session_backward(session, root);
+                None
             }
-            None => self.follow_waiter_backward(view, ticket),
+            None => self.follow_waiter_backward(view, ticket, root),
         }
     }
 
-    /// Whether the request itself would wait behind this waiter.
-    fn follow_waiter_backward(&mut self, view: GraphView<'_>, ticket: Ticket) -> bool {
-        let Some(waiter) = view.waiters.get(ticket) else { return false };
+    /// Adds the waiters behind this one. The sides have met if the request itself would wait behind it.
+    fn follow_waiter_backward(&mut self, view: GraphView<'_>, ticket: Ticket, root: Root) -> Option<Root> {
+        let waiter = self.earlier(view, ticket)?;
+        if ticket == self.place {
+            // Those behind the request itself are overtaken waiters.
+            return None;
+        }
         let members = waiter.request().bundle.members();
-        self.backward.follow_back(view.waiters, members, ticket.next(), self.end, &self.session);
-        self.claims.conflict_with(members)
+        self.follow_back(view.waiters, members, ticket.next(), root);
+        (ticket < self.place && self.claims.conflict_with(members)).then_some(root)
+    }
+
+    fn follow_back(&mut self, waiters: &Waiters, members: &[Member], from: Ticket, root: Root) {
+        self.backward.follow_back(waiters, &self.request, members, from, root);
     }
 }
 
@@ -307,7 +365,7 @@ impl Side {
         for queue in queues.filter(|_| !planted!(CyclesHoldersOnly)) {
             let read = self.read.entry(queue).or_insert(Ticket::FIRST);
             if waiters.first_in(queue, *read, before).is_some() {
-                self.tasks.push(Task::Queue { queue, from: *read, until: before });
+                self.tasks.push(Task::Queue { queue, from: *read, until: before, root: None });
                 *read = before;
             }
         }
@@ -315,10 +373,10 @@ impl Side {
     }
 
     /// Adds the waiters for a session: for its waiters first, then for its leases.
-    fn follow_session_backward(&mut self, session: Session) {
+    fn follow_session_backward(&mut self, session: Session, root: Root) {
         let cursor = SessionCursor::default();
-        self.tasks.push(Task::SessionLeases { session: session.clone(), cursor });
-        self.tasks.push(Task::SessionWaiters { session, from: Ticket::FIRST });
+        self.tasks.push(Task::SessionLeases { session: session.clone(), cursor, root });
+        self.tasks.push(Task::SessionWaiters { session, from: Ticket::FIRST, root });
         self.plant_leases_first();
     }
 
@@ -333,22 +391,29 @@ impl Side {
         }
     }
 
+    /// Adds the waiters behind the request itself.
+    fn follow_overtaken(&mut self, waiters: &Waiters, request: &LeaseRequest, place: Ticket) {
+        let queues: BTreeSet<QueueId> =
+            waiters.conflicting_queues(&request.namespace, request.bundle.members()).collect();
+        self.tasks.extend(queues.into_iter().map(|queue| Task::Overtaken { queue, from: place.next() }));
+    }
+
     /// Adds the waiters from the ticket `from` on that conflict with these members.
     fn follow_back(
         &mut self,
         waiters: &Waiters,
+        request: &LeaseRequest,
         members: &[Member],
         from: Ticket,
-        end: Ticket,
-        of: &Session,
+        root: Root,
     ) {
         // A planted fault: the edge is followed in the wrong direction.
         let reversed = planted!(CycleEdgeReversed) && from != Ticket::FIRST;
-        for queue in waiters.conflicting_queues(&of.0, members) {
-            let read = self.read.entry(queue).or_insert(end);
+        for queue in waiters.conflicting_queues(&request.namespace, members) {
+            let read = self.read.entry(queue).or_insert(Ticket::LAST);
             let (from, until) = if reversed { (Ticket::FIRST, from) } else { (from, *read) };
             if waiters.first_in(queue, from, until).is_some() {
-                self.tasks.push(Task::Queue { queue, from, until });
+                self.tasks.push(Task::Queue { queue, from, until, root });
                 *read = from.min(*read);
             }
         }

@@ -9,14 +9,22 @@
 use kernel::{Conflict, LeaseId};
 
 use super::admission::Requester;
+use super::attempts::Attempt;
 use super::budget::{VISITS_MAX, Work};
 use super::connection::WaiterConnection;
-use super::queues::{Ticket, Waiter, Waiters};
+use super::queues::{Ticket, Waiter};
 use super::serving::Offer;
 use super::verdict;
 use super::{LeaseReply, Waiting};
 use crate::decider::Decider;
 use crate::decision::{ContentionOutcome, Decision, Unavailable};
+
+/// A waiter that returned to its place, and how far the attempts behind it have been looked at.
+#[derive(Clone, Copy)]
+pub(super) struct ReturnedWaiter {
+    place: Ticket,
+    next: Ticket,
+}
 
 impl<R> Waiting<R> {
     /// The connection of a waiter has closed: the waiter is removed, now or in one of the next turns, and until then not
@@ -30,25 +38,29 @@ impl<R> Waiting<R> {
     }
 
     /// Removes all waiters at once, so that no removal serves another waiter. Their replies are
-    /// [`Unavailable::Stopped`].
-    pub(crate) fn dismiss(&mut self) {
-        self.queues = Waiters::default();
+    /// [`Unavailable::Dismissed`].
+    pub(crate) fn dismiss(&mut self, decider: &Decider) {
+        let last = decider.now();
+        let queues = std::mem::take(&mut self.queues);
         self.serving.clear();
         self.expiring.clear();
         self.disconnected.clear();
         self.new_leases.clear();
-        let parked = self.parked.drain().map(|parked| parked.to);
+        self.returned.clear();
+        let parked = self.parked.drain().filter_map(|(ticket, parked)| {
+            Some((parked.to, queues.get(ticket).map(|waiter| waiter.attempt)?))
+        });
         let searching = self.searches.drain(..).filter_map(|pending| match pending.requester {
             Requester::Queued(_) => None,
-            Requester::Replying(to, _) => Some(to),
+            Requester::Replying(to, _) => Some((to, pending.blocked.attempt)),
         });
-        let stopped = parked.chain(searching).map(|to| LeaseReply {
+        let dismissed = parked.chain(searching).map(|(to, attempt)| LeaseReply {
             to,
-            reply: Err(Unavailable::Stopped),
+            reply: Err(Unavailable::Dismissed(Attempt { last, ..attempt })),
             request: None,
             waited: true,
         });
-        self.replies.extend(stopped);
+        self.replies.extend(dismissed);
     }
 
     /// A new or rebound lease: an attempt that is younger must not wait for it.
@@ -73,11 +85,43 @@ impl<R> Waiting<R> {
                 removed = true;
                 let waiter = self.queues.get(ticket).expect("it was just found");
                 let conflict = Conflict { holders: vec![lease.id], oldest: lease.age };
-                let (command, age) = (waiter.command.clone(), waiter.age);
-                let blocked = verdict::blocked(&self.queues, waiter.request(), age, conflict);
+                let command = waiter.command.clone();
+                let attempt = Attempt { last: decider.now(), ..waiter.attempt };
+                let blocked = verdict::blocked(&self.queues, waiter.request(), attempt, ticket, conflict);
                 self.refuse(decider, Requester::Queued(ticket), &command, blocked);
             }
             self.new_leases.pop_front();
+        }
+        removed
+    }
+
+    /// A waiter has returned to its place: attempts behind it must not wait for it, because it is older.
+    pub(super) fn note_returned(&mut self, place: Ticket) {
+        if !planted!(OvertakenStays) {
+            self.returned.push_back(ReturnedWaiter { place, next: place.next() });
+        }
+    }
+
+    /// Refuses attempts that a returned waiter has overtaken. Returns whether there were any.
+    pub(super) fn refuse_overtaken(&mut self, decider: &Decider) -> bool {
+        let mut removed = false;
+        while let Some(ReturnedWaiter { place, next }) = self.returned.front().copied() {
+            let Some((ticket, is_younger)) = self.queues.attempt_behind(place, next) else {
+                self.returned.pop_front();
+                continue;
+            };
+            if self.budget.is_spent(Work::Removing) {
+                return removed;
+            }
+            self.budget.spend(Work::Removing, 1);
+            self.returned[0].next = ticket.next();
+            if let Some(blocked) =
+                verdict::still_blocked(decider, &self.queues, ticket).filter(|_| is_younger)
+            {
+                removed = true;
+                let command = self.queues.get(ticket).expect("it was just found").command.clone();
+                self.refuse(decider, Requester::Queued(ticket), &command, blocked);
+            }
         }
         removed
     }

@@ -129,8 +129,20 @@ impl<R> Parked<R> {
         self.requests.get(&ticket).is_some_and(|parked| parked.deadline < now)
     }
 
+    /// A waiter has moved to another place.
+    pub(super) fn relocate(&mut self, from: Ticket, to: Ticket) {
+        let Some(parked) = self.requests.remove(&from) else { return };
+        self.deadlines.remove(&(parked.deadline, from));
+        self.deadlines.insert((parked.deadline, to));
+        self.by_connection.insert(parked.connection, to);
+        if let Some(request) = &parked.request {
+            self.by_request.insert(request.clone(), to);
+        }
+        self.requests.insert(to, parked);
+    }
+
     /// Removes all.
-    pub(super) fn drain(&mut self) -> impl Iterator<Item = ParkedRequest<R>> {
-        std::mem::take(self).requests.into_values()
+    pub(super) fn drain(&mut self) -> impl Iterator<Item = (Ticket, ParkedRequest<R>)> {
+        std::mem::take(self).requests.into_iter()
     }
 }

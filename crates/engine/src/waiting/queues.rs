@@ -1,4 +1,4 @@
-//! The wait queues: requests for leases that wait for conflicting leases to end, in order of arrival.
+//! The wait queues: requests for leases that wait for conflicting leases to end, in order of their first tries.
 //!
 //! **Invariant.** No waiter is served before an earlier waiter that it conflicts with. A bundle waits as a
 //! whole: it holds nothing until it is granted, and is in the queue of each of its claims.
@@ -18,19 +18,33 @@ use kernel::{
     SessionName,
 };
 
-use super::connection::WaiterConnection;
+use super::attempts::{Arrival, Attempt};
+use super::connection::{Wait, WaiterConnection};
+use crate::origin::Origin;
 
-/// A waiter's number, in order of arrival.
+/// A waiter's place in the order of all waiters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Ticket(pub u64);
+pub struct Ticket {
+    arrival: Arrival,
+    /// 0: the place of this arrival. Otherwise a place behind it, for a waiter that may not stand before it.
+    behind: u64,
+}
 
 impl Ticket {
     /// Before every waiter.
-    pub(crate) const FIRST: Ticket = Ticket(0);
+    pub(crate) const FIRST: Ticket = Ticket { arrival: Arrival { term: 0, number: 0 }, behind: 0 };
+    /// Behind every waiter.
+    pub const LAST: Ticket =
+        Ticket { arrival: Arrival { term: u64::MAX, number: u64::MAX }, behind: u64::MAX };
 
-    /// The next number.
+    /// The place of an arrival.
+    pub fn of(arrival: Arrival) -> Ticket {
+        Ticket { arrival, behind: 0 }
+    }
+
+    /// The place that follows immediately.
     pub(crate) fn next(self) -> Ticket {
-        Ticket(self.0 + 1)
+        Ticket { behind: self.behind.saturating_add(1), ..self }
     }
 }
 
@@ -39,10 +53,14 @@ impl Ticket {
 pub struct Waiter {
     /// The command to apply when it is served: an acquire or a reserve.
     pub command: Command,
-    /// The correlation ID of its request.
-    pub correlation: u128,
+    /// Where its request comes from.
+    pub origin: Origin,
+    /// The attempt that it is a try of.
+    pub attempt: Attempt,
     /// Its age under wait-die.
     pub age: Age,
+    /// Numbers waiters in the order in which they were queued.
+    pub(super) queued: u64,
     /// Its connection: once closed, the waiter is removed instead of served.
     pub connection: WaiterConnection,
 }
@@ -64,15 +82,34 @@ pub fn session_of(command: &Command) -> Option<Session> {
     Some((request.namespace.clone(), command.identity.clone()?, request.session.clone()?))
 }
 
+/// Whether two requests may be tries of one attempt: the same client wants the same resources in the same session.
+pub(super) fn is_same_request(one: &Command, other: &Command) -> bool {
+    let parts = |command: &Command| {
+        let request = lease_request_of(command)?;
+        Some((
+            command.identity.clone(),
+            request.namespace.clone(),
+            request.session.clone(),
+            request.bundle.clone(),
+        ))
+    };
+    parts(one) == parts(other)
+}
+
 impl Waiter {
+    /// A waiter that has not joined its queues yet.
+    pub(super) fn new(command: Command, origin: Origin, attempt: Attempt, age: Age, wait: &Wait) -> Waiter {
+        Waiter { command, origin, attempt, age, queued: 0, connection: wait.connection.clone() }
+    }
+
     /// Its lease request.
     pub fn request(&self) -> &LeaseRequest {
         lease_request_of(&self.command).expect("every waiter is an acquire or a reserve")
     }
 
-    /// Whether it is subject to wait-die.
-    fn is_attempt(&self) -> bool {
-        self.request().attempt.is_some()
+    /// Whether wait-die decides if it may wait.
+    pub(super) fn is_wait_die(&self) -> bool {
+        self.request().is_wait_die()
     }
 }
 
@@ -87,6 +124,8 @@ pub struct Waiters {
     queues: BTreeMap<QueueId, Queue>,
     names: BTreeMap<Namespace, BTreeMap<String, QueuesByClaim>>,
     sessions: BTreeMap<Session, BTreeSet<Ticket>>,
+    /// The places of waiters that are not at the place of their arrival.
+    moved: BTreeMap<Arrival, Ticket>,
     footprint: WaiterFootprint,
     /// The memory of each identity's waiters.
     identities: BTreeMap<Identity, WaiterFootprint>,
@@ -115,6 +154,19 @@ struct Queue {
     ages: BTreeSet<(Age, Ticket)>,
     /// The waiters among them that are subject to wait-die.
     attempts: BTreeSet<(Age, Ticket)>,
+    /// The same, by their places.
+    attempt_places: BTreeSet<Ticket>,
+}
+
+impl Queue {
+    /// The age of the oldest waiter before this place. Ages follow the order of the queue, with few exceptions. Where
+    /// there are many, the result is the oldest age of all.
+    fn oldest_before(&self, place: Ticket) -> Option<Age> {
+        self.order.first().filter(|first| **first < place)?;
+        let mut oldest = self.ages.iter().take(Waiters::COUNT_VISITS_MAX);
+        let before = oldest.find(|(_, ticket)| *ticket < place).or(self.ages.first())?;
+        Some(before.0)
+    }
 }
 
 impl Waiters {
@@ -129,15 +181,23 @@ impl Waiters {
         self.waiting.len()
     }
 
+    /// The age of the waiter at the first place: since its first try, with few exceptions the longest wait.
+    pub fn oldest(&self) -> Option<Age> {
+        self.waiting.first_key_value().map(|(_, waiter)| waiter.age)
+    }
+
     /// Whether there are no waiters.
     pub fn is_empty(&self) -> bool {
         self.waiting.is_empty()
     }
 
-    /// Appends a waiter to the queue of each of its claims.
-    pub(crate) fn push(&mut self, waiter: Waiter) -> Ticket {
-        let ticket = Ticket(if planted!(Lifo) { u64::MAX / 2 - self.next } else { self.next });
+    /// Adds a waiter to the queue of each of its claims, at a place that is not taken.
+    pub(crate) fn insert(&mut self, ticket: Ticket, mut waiter: Waiter) {
+        waiter.queued = self.next;
         self.next += 1;
+        if ticket != Ticket::of(waiter.attempt.arrival) {
+            self.moved.insert(waiter.attempt.arrival, ticket);
+        }
         let request = waiter.request();
         let names = self.names.entry(request.namespace.clone()).or_default();
         for (name, kind, predicate) in claims(&request.bundle) {
@@ -148,16 +208,35 @@ impl Waiters {
             let queue = self.queues.entry(id).or_default();
             queue.order.insert(ticket);
             queue.ages.insert((waiter.age, ticket));
-            if waiter.is_attempt() {
+            if waiter.is_wait_die() {
                 queue.attempts.insert((waiter.age, ticket));
+                queue.attempt_places.insert(ticket);
             }
         }
         if let Some(session) = session_of(&waiter.command) {
             self.sessions.entry(session).or_default().insert(ticket);
         }
         self.count_footprint(&waiter, u64::wrapping_add);
-        self.waiting.insert(ticket, waiter);
-        ticket
+        let before = self.waiting.insert(ticket, waiter);
+        assert!(before.is_none(), "two waiters have one place");
+    }
+
+    /// The place of the waiter of an attempt.
+    pub(crate) fn place_of(&self, arrival: Arrival) -> Option<Ticket> {
+        let is_its =
+            |ticket: &Ticket| self.get(*ticket).is_some_and(|waiter| waiter.attempt.arrival == arrival);
+        let moved = self.moved.get(&arrival).copied();
+        moved.or(Some(Ticket::of(arrival))).filter(is_its)
+    }
+
+    /// A free place directly behind a waiter and those that were moved behind it before.
+    pub(crate) fn place_behind(&self, ticket: Ticket) -> Ticket {
+        Ticket { behind: self.next + 1, ..ticket }
+    }
+
+    /// The number of the next waiter.
+    pub(crate) fn next_queued(&self) -> u64 {
+        self.next
     }
 
     /// An estimate of the memory that all waiters occupy.
@@ -196,6 +275,7 @@ impl Waiters {
     /// Removes a waiter from all its queues: it was served, timed out, or its connection closed.
     pub(crate) fn remove(&mut self, ticket: Ticket) -> Option<Waiter> {
         let waiter = self.waiting.remove(&ticket)?;
+        self.moved.remove(&waiter.attempt.arrival);
         self.count_footprint(&waiter, u64::wrapping_sub);
         let request = waiter.request();
         if let Some(names) = self.names.get_mut(&request.namespace) {
@@ -225,11 +305,6 @@ impl Waiters {
         self.waiting.get(&ticket)
     }
 
-    /// A ticket after those of all waiters.
-    pub(crate) fn end(&self) -> Ticket {
-        if planted!(Lifo) { Ticket(u64::MAX) } else { Ticket(self.next) }
-    }
-
     /// Replaces the connection of a waiter.
     pub(crate) fn reattach(&mut self, ticket: Ticket, connection: WaiterConnection) {
         if let Some(waiter) = self.waiting.get_mut(&ticket) {
@@ -242,27 +317,25 @@ impl Waiters {
         self.sessions.get(session)?.range(from..until.max(from)).next().copied()
     }
 
-    /// All waiters, in order of arrival.
+    /// All waiters, in order.
     pub fn iter(&self) -> impl Iterator<Item = (Ticket, &Waiter)> {
         self.waiting.iter().map(|(ticket, waiter)| (*ticket, waiter))
     }
 
-    /// The waiters after `after`, in order of arrival.
+    /// The waiters after `after`, in order.
     pub fn iter_after(&self, after: Option<Ticket>) -> impl Iterator<Item = (Ticket, &Waiter)> {
         let from = after.map_or(Bound::Unbounded, Bound::Excluded);
         self.waiting.range((from, Bound::Unbounded)).map(|(ticket, waiter)| (*ticket, waiter))
     }
 
-    /// The age of the oldest waiter that would block a new request for this bundle.
-    pub(crate) fn oldest_ahead(&self, namespace: &Namespace, bundle: &Bundle) -> Option<Age> {
+    /// The age of the oldest waiter that would block a request for this bundle at this place, or an older one.
+    pub(crate) fn oldest_ahead(&self, namespace: &Namespace, bundle: &Bundle, place: Ticket) -> Option<Age> {
         let queues = self.conflicting(namespace, bundle.members());
-        queues.filter_map(|(_, queue)| queue.ages.first()).map(|(age, _)| *age).min()
+        queues.filter_map(|(_, queue)| queue.oldest_before(place)).min()
     }
 
-    /// The number of waiters that conflict with a bundle, earlier than the ticket `before` if there is one;
-    /// at most [`Waiters::COUNT_MAX`].
-    pub fn count_ahead(&self, namespace: &Namespace, bundle: &Bundle, before: Option<Ticket>) -> usize {
-        let before = before.unwrap_or(Ticket(u64::MAX));
+    /// The number of waiters before this place that conflict with a bundle; at most [`Waiters::COUNT_MAX`].
+    pub fn count_ahead(&self, namespace: &Namespace, bundle: &Bundle, before: Ticket) -> usize {
         let queues = self.conflicting(namespace, bundle.members());
         let tickets = queues.flat_map(|(_, queue)| queue.order.range(..before).take(Waiters::COUNT_MAX));
         let visited = tickets.take(Waiters::COUNT_VISITS_MAX).copied();
@@ -272,7 +345,7 @@ impl Waiters {
     /// The queue position: the number of earlier conflicting waiters, at most [`Waiters::COUNT_MAX`].
     pub fn position(&self, ticket: Ticket) -> Option<usize> {
         let request = self.waiting.get(&ticket)?.request();
-        Some(self.count_ahead(&request.namespace, &request.bundle, Some(ticket)))
+        Some(self.count_ahead(&request.namespace, &request.bundle, ticket))
     }
 
     /// Whether no earlier waiter blocks it.
@@ -293,9 +366,36 @@ impl Waiters {
     /// wait-die does not let it wait.
     pub(crate) fn younger_attempt(&self, namespace: &Namespace, held: &[Member], age: Age) -> Option<Ticket> {
         let queues = self.conflicting(namespace, held);
-        let mut younger =
-            queues.filter_map(|(_, queue)| queue.attempts.range((age, Ticket(u64::MAX))..).next());
+        let mut younger = queues.filter_map(|(_, queue)| queue.attempts.range((age, Ticket::LAST)..).next());
         younger.next().map(|(_, ticket)| *ticket)
+    }
+
+    /// The first waiter subject to wait-die from the place `from` on that conflicts with the waiter at `place`, and whether
+    /// it is the younger of the two.
+    pub(crate) fn attempt_behind(&self, place: Ticket, from: Ticket) -> Option<(Ticket, bool)> {
+        let waiter = self.waiting.get(&place)?;
+        let request = waiter.request();
+        let queues = self.conflicting(&request.namespace, request.bundle.members());
+        let behind = queues.filter_map(|(_, queue)| queue.attempt_places.range(from..).next());
+        let first = *behind.min()?;
+        Some((first, self.waiting.get(&first)?.age > waiter.age))
+    }
+
+    /// Whether a waiter behind this place that may stay conflicts with the bundle and would not wait for everything that
+    /// the bundle waits for. For a single exclusive name all waiters for that name would.
+    pub(crate) fn overtakes(&self, namespace: &Namespace, bundle: &Bundle, place: Ticket) -> bool {
+        let own = match bundle.members() {
+            [only] if only.predicate.is_exclusive() => self.queue_of(namespace, only),
+            _ => None,
+        };
+        let mut queues = self.conflicting(namespace, bundle.members());
+        queues.any(|(id, queue)| Some(id) != own && queue.order.last().is_some_and(|last| *last > place))
+    }
+
+    /// Whether a waiter that conflicts with this bundle stands behind this place.
+    pub(crate) fn is_before(&self, namespace: &Namespace, bundle: &Bundle, place: Ticket) -> bool {
+        let mut queues = self.conflicting(namespace, bundle.members());
+        queues.any(|(_, queue)| queue.order.last().is_some_and(|last| *last > place))
     }
 
     /// The queues whose waiters conflict with these members. A queue may be listed repeatedly.
@@ -351,6 +451,7 @@ fn remove_from_queue(
     queue.order.remove(&waiter.1);
     queue.ages.remove(&waiter);
     queue.attempts.remove(&waiter);
+    queue.attempt_places.remove(&waiter.1);
     if queue.order.is_empty() {
         queues.remove(&id);
         by_claim.remove(&(kind, predicate));

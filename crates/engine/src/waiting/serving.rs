@@ -100,7 +100,7 @@ impl Serving {
     fn push(&mut self, waiters: &Waiters, namespace: &Namespace, members: &[Member], tried: Option<Ticket>) {
         let from = tried.map_or(Ticket::FIRST, Ticket::next);
         let mut queues = waiters.conflicting_queues(namespace, members);
-        if queues.any(|queue| waiters.first_in(queue, from, Ticket(u64::MAX)).is_some()) {
+        if queues.any(|queue| waiters.first_in(queue, from, Ticket::LAST).is_some()) {
             let (namespace, members) = (namespace.clone(), members.to_vec());
             self.freed.push_back(Freed { number: self.next, namespace, members, tried });
             self.next += 1;
@@ -220,7 +220,7 @@ impl<R> Waiting<R> {
         if !self.queues.is_next(ticket) {
             return Offer::Behind;
         }
-        let outcome = decider.execute(decider.now(), &waiter.command, waiter.correlation, None);
+        let outcome = decider.execute(decider.now(), &waiter.command, &waiter.origin, None);
         if matches!(outcome, Outcome::Rejected(Rejection::Conflict(_))) {
             return Offer::Held;
         }
@@ -230,7 +230,8 @@ impl<R> Waiting<R> {
             _ => None,
         };
         if granted.is_some() {
-            self.queues.remove(ticket);
+            let waiter = self.queues.remove(ticket).expect("it was just tried");
+            self.note_attempt_granted(decider, &waiter.command);
         } else {
             self.remove(ticket);
         }
@@ -262,7 +263,7 @@ impl Walk {
     }
 
     fn advance(&mut self, waiters: &Waiters, queue: QueueId, from: Ticket) {
-        if let Some(ticket) = waiters.first_in(queue, from, Ticket(u64::MAX)) {
+        if let Some(ticket) = waiters.first_in(queue, from, Ticket::LAST) {
             self.heads.insert((ticket, queue));
             self.queues.insert(queue, ticket);
         }

@@ -2,20 +2,15 @@
 
 use kernel::{Age, Bundle, Command, Conflict, LeaseRequest, Member, Rejection, Time, Verdict};
 
+use super::attempts::Attempt;
 use super::queues::{Ticket, Waiters, lease_request_of, session_of};
 use crate::decider::Decider;
 use crate::decision::{Advice, Blocked, ContentionEvent, ContentionOutcome};
 
-/// An attempt keeps its age; any other request is as old as its arrival.
-pub(super) fn age_of(decider: &Decider, now: Time, request: &LeaseRequest) -> Age {
-    let attempt = request.attempt.filter(|age| age.counts_at(now) && !planted!(AttemptAgeReset));
-    attempt.unwrap_or(Age { at: now, tie: decider.next_lsn().0 })
-}
-
 /// Whether wait-die refuses the wait. `oldest_ahead` is the age of the oldest conflicting waiter.
 pub(super) fn dies(request: &LeaseRequest, age: Age, conflict: &Conflict, oldest_ahead: Option<Age>) -> bool {
     let verdict = || kernel::judge(age, [conflict.oldest], oldest_ahead);
-    request.attempt.is_some() && verdict() == Verdict::Die && !planted!(AttemptsAlwaysWait)
+    request.is_wait_die() && verdict() == Verdict::Die && !planted!(AttemptsAlwaysWait)
 }
 
 /// The rejection of a request that has to queue behind other waiters: one that waiting cannot resolve takes precedence
@@ -27,25 +22,31 @@ pub(super) fn rejection_behind(decider: &Decider, now: Time, command: &Command) 
     refusal.unwrap_or_else(conflict)
 }
 
-/// A request that may wait, with the leases and waiters that block it.
-pub(super) fn blocked(waiters: &Waiters, request: &LeaseRequest, age: Age, conflict: Conflict) -> Blocked {
+/// A request that may wait at this place, with the leases and waiters that block it.
+pub(super) fn blocked(
+    waiters: &Waiters,
+    request: &LeaseRequest,
+    attempt: Attempt,
+    place: Ticket,
+    conflict: Conflict,
+) -> Blocked {
     Blocked {
         advice: Advice::Wait,
         holders: conflict.holders,
-        position: waiters.count_ahead(&request.namespace, &request.bundle, None),
+        position: waiters.count_ahead(&request.namespace, &request.bundle, place),
         release: Vec::new(),
-        age,
+        attempt,
     }
 }
 
 /// The same request, refused by wait-die or because of a deadlock cycle: with what its session has to release.
 pub(super) fn refused(decider: &Decider, command: &Command, blocked: Blocked) -> Blocked {
-    let is_attempt = lease_request_of(command).is_some_and(|request| request.attempt.is_some());
+    let is_wait_die = lease_request_of(command).is_some_and(LeaseRequest::is_wait_die);
     let held = session_of(command).map(|(namespace, identity, session)| {
         decider.kernel().leases_of_session(&namespace, &identity, &session, decider.now())
     });
     Blocked {
-        advice: if is_attempt { Advice::Die } else { Advice::Deadlock },
+        advice: if is_wait_die { Advice::Die } else { Advice::Deadlock },
         release: held.into_iter().flatten().map(|lease| lease.id).collect(),
         ..blocked
     }
@@ -61,7 +62,7 @@ pub(super) fn still_blocked(decider: &Decider, waiters: &Waiters, ticket: Ticket
         holders: conflict.map(|conflict| conflict.holders).unwrap_or_default(),
         position: waiters.position(ticket)?,
         release: Vec::new(),
-        age: waiter.age,
+        attempt: Attempt { last: decider.now(), ..waiter.attempt },
     })
 }
 

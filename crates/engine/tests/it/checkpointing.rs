@@ -8,7 +8,7 @@ use engine::internals::decider::Decider;
 use engine::internals::recovery::{SnapshotDamage, snapshot_name};
 use engine::internals::shard::StateDigest;
 use engine::internals::snapshot;
-use engine::{MachineClock, TenureConfig};
+use engine::{MachineClock, Origin, TenureConfig};
 use kernel::{Action, Command, Kernel, Limits, Shard, Span, Store};
 use sim::fixture::{grant, identity, key};
 use store::faulty::{Call, Fault, Faulty};
@@ -37,7 +37,11 @@ fn a_temporary_failure_to_read_a_snapshot_is_not_reported_as_divergence() {
     let mut decider =
         Decider::open(Kernel::new(), log.bounds().next, clock, &opening).expect("a right clock");
     let first = append(&mut decider, &mut log);
-    decider.decide(&Command::by(&identity("ada"), Action::Acquire(grant(key("k"), Span(1000)))), 0, None);
+    decider.decide(
+        &Command::by(&identity("ada"), Action::Acquire(grant(key("k"), Span(1000)))),
+        &Origin::default(),
+        None,
+    );
     let second = append(&mut decider, &mut log);
 
     // A snapshot is read in two calls: the first two read back the first one.
@@ -47,12 +51,12 @@ fn a_temporary_failure_to_read_a_snapshot_is_not_reported_as_divergence() {
         if call == Call::ReadBlob && reads == 3 { Fault::Before(ErrorKind::NoSpace) } else { Fault::None }
     };
     let blobs = Faulty::new(MemoryBlobs::default(), Box::new(plan));
-    take(&blobs, &mut *log.reader(), Shard(0), &first, &mut |_| ()).expect("no snapshot to read yet");
-    match take(&blobs, &mut *log.reader(), Shard(0), &second, &mut |_| ()).err() {
+    take(&blobs, &mut *log.reader(), Shard(0), &first, 0, &mut |_| ()).expect("no snapshot to read yet");
+    match take(&blobs, &mut *log.reader(), Shard(0), &second, 0, &mut |_| ()).err() {
         Some(CheckpointError::Store(error)) => assert_eq!(error.kind, ErrorKind::NoSpace),
         other => panic!("expected a store error, which is retried: {other:?}"),
     }
-    take(&blobs, &mut *log.reader(), Shard(0), &second, &mut |_| ()).expect("readable again");
+    take(&blobs, &mut *log.reader(), Shard(0), &second, 0, &mut |_| ()).expect("readable again");
 }
 
 /// Changes the bytes of every blob on their way to the device.

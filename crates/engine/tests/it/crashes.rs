@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use engine::internals::decider::Decider;
 use engine::internals::recovery::{RecoveryError, replay};
-use engine::{Clock, TenureConfig};
+use engine::{Clock, Origin, TenureConfig};
 use kernel::{Kernel, Limits, Slots, Snapshot, Span, Store};
 use sim::disk::{FaultPlan, SimFs};
 use sim::generator::CommandGenerator;
@@ -108,7 +108,7 @@ fn run(fs: &SimFs, clock: &TestClock, seed: u64, expected: &mut Expected) -> Res
             if step.command.action.is_internal() {
                 continue;
             }
-            let outcome = decider.decide(&step.command, 0, None);
+            let outcome = decider.decide(&step.command, &Origin::default(), None);
             generator.observe(&step, &outcome);
         }
         let Some(sealed) = decider.seal() else { continue };
@@ -174,7 +174,7 @@ fn a_state_that_the_log_does_not_reproduce_is_never_snapshotted() {
     let state = StateDigest { lsn: decider.kernel().last_lsn(), hash: decider.kernel().state_hash() };
     let mark = Mark { next: Seq(1), state, extents: log.extents() };
     let wrong = Mark { state: StateDigest { hash: state.hash ^ 1, ..state }, ..mark.clone() };
-    let failed = take(&blobs, &mut *log.reader(), TENURE.store.shard, &wrong, &mut |_| ())
+    let failed = take(&blobs, &mut *log.reader(), TENURE.store.shard, &wrong, 0, &mut |_| ())
         .err()
         .expect("not the same");
     assert!(matches!(failed, CheckpointError::Diverged(_)), "{failed}");

@@ -273,8 +273,10 @@ fn a_pending_request_may_be_granted_or_dismissed_before_its_search_ends() {
     assert!(driver.granted(waiter).is_some());
     driver.shard.stop();
     driver.turn();
-    assert_eq!(driver.replies.get(&advised), Some(&Err(Unavailable::Stopped)));
-    assert_eq!(driver.replies.get(&first), Some(&Err(Unavailable::Stopped)));
+    for to in [advised, first] {
+        let reply = driver.replies.get(&to);
+        assert!(matches!(reply, Some(Err(Unavailable::Dismissed(_)))), "{reply:?}");
+    }
     assert_eq!(driver.shard.until_due(), None, "nothing is left to search");
 }
 
@@ -351,7 +353,7 @@ enum Node {
 fn graph(shard: &Shard<u32>, last: Option<&Command>) -> BTreeMap<Node, BTreeSet<Node>> {
     let mut waiting: Vec<(Ticket, &Command)> =
         shard.waiters().iter().map(|(ticket, waiter)| (ticket, &waiter.command)).collect();
-    waiting.extend(last.map(|command| (Ticket(u64::MAX), command)));
+    waiting.extend(last.map(|command| (Ticket::LAST, command)));
     let node = |ticket, command: &Command| session_of(command).map_or(Node::Waiter(ticket), Node::Session);
     let request = |command: &Command| match &command.action {
         Action::Acquire(request) => request.clone(),

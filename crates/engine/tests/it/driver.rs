@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use engine::Origin;
 use engine::internals::checkpoint::{CheckpointError, Mark, plan, take};
 use engine::internals::decider::Decider;
 use engine::internals::recovery::{DamagedSnapshot, RecoveryError, recover, snapshots};
@@ -43,7 +44,7 @@ impl Driver {
         for n in 0..LEASES {
             let name = format!("{:0>400}", format!("{seq}-{n}"));
             let acquire = Action::Acquire(grant(key(&name), Span(300_000)));
-            self.decider.decide(&Command::by(&identity("ada"), acquire), 0, None);
+            self.decider.decide(&Command::by(&identity("ada"), acquire), &Origin::default(), None);
         }
         let sealed = self.decider.seal().expect("something was decided");
         self.log.reserve()?;
@@ -57,7 +58,7 @@ impl Driver {
     pub(crate) fn checkpoint(&mut self, mark: &Mark) -> Result<Vec<DamagedSnapshot>, CheckpointError> {
         let (mut reader, mut damaged) = (self.log.reader(), Vec::new());
         let mut on_damage = |snapshot| damaged.push(snapshot);
-        let taken = take(&*self.blobs, &mut *reader, TENURE.store.shard, mark, &mut on_damage)?;
+        let taken = take(&*self.blobs, &mut *reader, TENURE.store.shard, mark, 0, &mut on_damage)?;
         if let Some(plan) = plan(&taken, &mut *reader, mark, 0)? {
             assert_eq!(plan.moves, [], "there are no documents");
             self.log.raise_floor(plan.floor)?;

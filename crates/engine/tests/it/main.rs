@@ -1,6 +1,7 @@
 //! The engine's tests, in one binary.
 #![allow(missing_docs, reason = "a test has no public items")]
 
+mod build_day;
 mod deadline;
 mod fixture;
 mod record;
@@ -9,6 +10,7 @@ mod golden_snapshots;
 mod snapshots;
 mod waiting;
 mod shard;
+mod attempts;
 mod authorization;
 mod batch_bound;
 mod rates;

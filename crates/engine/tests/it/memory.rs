@@ -137,6 +137,27 @@ fn shards_share_the_limit_of_all() {
     credential(&second.acquire("bob", large("b", 49)));
 }
 
+/// The limits of an identity held for each shard: with rights on namespaces of several shards, one identity could occupy
+/// all of the memory that the shards share.
+#[test]
+fn shards_share_the_limits_of_an_identity() {
+    let max = 2 * large("a", 50).footprint();
+    let limits = MemoryLimits { lease_bytes_per_identity_max: max, ..MemoryLimits::default() };
+    let budget = MemoryBudget::new(limits);
+    let [mut first, mut second, mut third] = [(); 3].map(|()| Limited::sharing(&budget, &TENURE));
+    let lease = credential(&first.acquire("ada", large("a", 50)));
+    credential(&second.acquire("ada", large("b", 49)));
+    let refused = third.acquire("ada", large("c", 49));
+    assert!(is_exceeded(&refused, "lease_bytes_per_identity_max", true), "{refused:?}");
+    credential(&third.acquire("bob", large("c", 49)));
+    credential(&third.acquire("ada", small("k")));
+    first.send(Command::by(&identity("ada"), Action::Release(lease))).expect("released");
+    credential(&third.acquire("ada", large("d", 49)));
+    // A stopped shard occupies nothing.
+    drop(second);
+    credential(&first.acquire("ada", large("e", 50)));
+}
+
 /// Waiters were a number too: 760 waiting bundles of long names took 150 MB.
 #[test]
 fn waiters_have_limits_of_bytes_and_count_as_the_leases_that_they_wait_for() {

@@ -9,7 +9,7 @@ use engine::internals::decider::Decider;
 use engine::internals::recovery::replay;
 use engine::internals::sequencer::{BatchObserver, Ended, QUEUE_MAX, Sequencer};
 use engine::internals::shard::Shard;
-use engine::observe::Measure;
+use engine::observe::{AuditEntry, AuditedFact, Measure};
 use engine::waiters::{Wait, WaiterConnection};
 use engine::{Decision, Delivery, MachineClock, Reply, ReplyTo, Submission, Unavailable};
 use kernel::{
@@ -212,6 +212,8 @@ fn a_refusal_waits_for_the_state_that_it_reveals() {
 struct EventLog(Arc<Mutex<Vec<Event>>>);
 
 impl BatchObserver for EventLog {
+    fn audited(&mut self, _: Vec<AuditEntry>) {}
+
     fn durable(&mut self, events: &[(Lsn, Vec<Event>)]) {
         let mut observed = self.0.lock().expect("not poisoned");
         observed.extend(events.iter().flat_map(|(_, events)| events.clone()));
@@ -236,6 +238,48 @@ fn events_are_published_when_they_are_durable() {
     assert_eq!(early, [], "published before it is durable");
     let lease = granted(&grant);
     assert_eq!(*observed.0.lock().expect("not poisoned"), [Event::Granted(lease.lease, lease.token)]);
+}
+
+/// The audit entries observed so far.
+#[derive(Clone, Default)]
+struct AuditTrail(Arc<Mutex<Vec<AuditEntry>>>);
+
+impl BatchObserver for AuditTrail {
+    fn durable(&mut self, _: &[(Lsn, Vec<Event>)]) {}
+
+    fn marked(&mut self, _: Mark) {}
+
+    fn audited(&mut self, entries: Vec<AuditEntry>) {
+        self.0.lock().expect("not poisoned").extend(entries);
+    }
+}
+
+/// An auditor must not read of a lease that a power failure undoes.
+#[test]
+fn audit_entries_are_published_when_they_are_durable() {
+    let (log, arrived, permit) = gated_log();
+    let trail = AuditTrail::default();
+    let mut shard = Shard::new(decider(Kernel::new(), Seq(0)));
+    shard.set_audited();
+    let on_end = Box::new(|why: Ended| panic!("{why:?}"));
+    let observer = Box::new(trail.clone());
+    let sequencer = Sequencer::start(shard, Box::new(log), observer, u64::MAX, on_end, &executor());
+    arrived.recv_timeout(DEADLINE).expect("the open");
+    permit.send(()).expect("the log waits");
+    let grant = submit(&sequencer, "ada", acquire("k"));
+    arrived.recv_timeout(DEADLINE).expect("the grant is being appended");
+    let early = trail.0.lock().expect("not poisoned").len();
+    permit.send(()).expect("the log waits");
+    assert_eq!(early, 0, "published before it is durable");
+    let lease = granted(&grant);
+    let entries = trail.0.lock().expect("not poisoned").clone();
+    let [AuditEntry { identity, action: "acquire", fact: AuditedFact::Change(change), .. }] = &entries[..]
+    else {
+        panic!("{entries:?}")
+    };
+    assert_eq!(identity.as_ref().map(kernel::Identity::as_str), Some("ada"));
+    assert_eq!(change.event, Event::Granted(lease.lease, lease.token));
+    assert_eq!(change.lease.as_ref().map(|view| view.members.len()), Some(1));
 }
 
 /// Another writer had taken over the log. The old writer appended nothing, so it did not notice, and answered queries
@@ -487,6 +531,8 @@ fn a_reply_callback_may_submit_the_next_command() {
 struct MeasureLog(Arc<Mutex<Vec<Measure>>>);
 
 impl BatchObserver for MeasureLog {
+    fn audited(&mut self, _: Vec<AuditEntry>) {}
+
     fn durable(&mut self, _: &[(Lsn, Vec<Event>)]) {}
 
     fn marked(&mut self, _: Mark) {}

@@ -8,9 +8,9 @@ use engine::observe::ContentionOutcome;
 use engine::waiters::{Advice, Blocked, Wait, WaiterConnection};
 use engine::{Decision, Reply, Submission, TenureConfig, Unavailable};
 use kernel::{
-    Action, Age, Bundle, Close, Command, Granted, IdempotencyKey, Kernel, LeaseId, LeaseRequest, Limits,
-    OnExpiry, Outcome, Party, Predicate, Rejection, Renewal, RequestKey, Response, SessionName, Span, Store,
-    Time,
+    Action, Age, AgentName, Bundle, Close, Command, Granted, IdempotencyKey, Kernel, LeaseId, LeaseRequest,
+    Limits, OnExpiry, Outcome, Party, Predicate, Rejection, Renewal, RequestKey, Response, SessionName, Span,
+    Store, Time,
 };
 use sim::fixture::{default_namespace, grant, held, identity, key, member, one};
 use store::Seq;
@@ -99,7 +99,8 @@ fn session(name: &str, bundle: Bundle) -> LeaseRequest {
 }
 
 fn attempt(at: u64, name: &str, bundle: Bundle) -> LeaseRequest {
-    LeaseRequest { attempt: Some(Age { at: Time(at), tie: 0 }), ..session(name, bundle) }
+    let agent = Some(AgentName::new(name).expect("valid"));
+    LeaseRequest { agent, attempt: Some(Age { at: Time(at), tie: 0 }), ..session(name, bundle) }
 }
 
 fn idempotency_key(n: u8, fingerprint: u8) -> IdempotencyKey {
@@ -221,7 +222,7 @@ fn a_retried_attempt_replaces_its_waiter_and_keeps_the_first_age() {
     driver.send(3, request(90), Some(1_000));
     assert_eq!(driver.reply_to(2), Some(&Err(Unavailable::Replaced)));
     driver.advance(1_001);
-    assert_eq!(driver.blocked(3).age, Age { at: Time(5), tie: 0 });
+    assert_eq!(driver.blocked(3).attempt.age, Age { at: Time(5), tie: 0 });
 }
 
 /// A request that only waits has no reply and changes no state: its contention must still be reported.
@@ -453,7 +454,8 @@ fn waiters_are_refused_when_the_shard_stops() {
     driver.shard.stop();
     driver.turn();
     for to in [2, 3] {
-        assert_eq!(driver.reply_to(to), Some(&Err(Unavailable::Stopped)), "{to}");
+        let reply = driver.reply_to(to);
+        assert!(matches!(reply, Some(Err(Unavailable::Dismissed(_)))), "{to} {reply:?}");
     }
     assert_eq!(driver.shard.kernel().counts().leases, 1, "no waiter is granted a lease while it stops");
 }

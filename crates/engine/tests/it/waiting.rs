@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use engine::internals::decider::Decider;
 use engine::internals::shard::Shard;
-use engine::waiters::{Wait, WaiterConnection};
+use engine::waiters::{Ticket, Wait, WaiterConnection};
 use engine::{Clock, Decision, Reply, Submission, TenureConfig};
 use kernel::{
     Action, Bundle, Command, Granted, Kernel, LeaseRequest, Limits, Outcome, Predicate, Response, Span, Store,
@@ -80,7 +80,7 @@ impl Driver {
 
     /// The lease, or the number of the waiter and its queue position.
     fn acquire(&mut self, bundle: Bundle) -> Result<Granted, (u32, usize)> {
-        let position = self.shard.waiters().count_ahead(&default_namespace(), &bundle, None);
+        let position = self.shard.waiters().count_ahead(&default_namespace(), &bundle, Ticket::LAST);
         let connection = WaiterConnection::default();
         let wait = Some(Wait { timeout: Span(60_000), connection: connection.clone() });
         match self.submit(Action::Acquire(request(bundle)), wait) {

@@ -273,6 +273,7 @@ fn younger_attempts_die_in_bounded_steps() {
     let mut driver = Driver::new();
     driver.clock.0.store(1000, Ordering::Relaxed);
     let attempt = |at, name: &str| LeaseRequest {
+        agent: Some(kernel::AgentName::new(name).expect("valid")),
         attempt: Some(Age { at: Time(at), tie: 0 }),
         session: Some(SessionName::new(name).expect("a valid name")),
         ..grant(key("x"), Span(60_000))
@@ -298,6 +299,46 @@ fn younger_attempts_die_in_bounded_steps() {
     let died =
         |reply: &Reply| matches!(reply, Ok(Decision::Blocked(blocked)) if blocked.advice == Advice::Die);
     assert_eq!(replies.iter().filter(|(_, reply)| died(reply)).count(), 1000);
+}
+
+/// A waiter returns to its place before all attempts behind it: they are younger, and die.
+#[test]
+fn overtaken_attempts_die_in_bounded_steps() {
+    let mut driver = Driver::new();
+    driver.clock.0.store(100, Ordering::Relaxed);
+    let before = driver.hold(key("x"));
+    driver.shard.housekeep();
+    driver.submit(3000, Action::Acquire(grant(key("x"), Span(60_000))), None);
+    let returning = match &driver.end_turn()[0].1 {
+        Ok(Decision::Blocked(blocked)) => blocked.attempt,
+        other => panic!("{other:?}"),
+    };
+    driver.release(&before);
+    driver.clock.0.store(1200, Ordering::Relaxed);
+    driver.hold(key("x"));
+    for n in 1..=1000 {
+        let name = format!("s{n}");
+        let request = LeaseRequest {
+            agent: Some(kernel::AgentName::new(&name).expect("valid")),
+            attempt: Some(Age { at: Time(1200 - u64::from(n)), tie: 0 }),
+            session: Some(SessionName::new(&name).expect("valid")),
+            ..grant(key("x"), Span(60_000))
+        };
+        driver.shard.housekeep();
+        driver.submit(n, Action::Acquire(request), Some(60_000));
+        assert_eq!(driver.end_turn().len(), 0, "it waits");
+    }
+    driver.shard.housekeep();
+    let command = Command::by(&identity("ada"), Action::Acquire(grant(key("x"), Span(60_000))));
+    let wait = Some(Wait { timeout: Span(60_000), connection: WaiterConnection::default() });
+    driver.shard.submit(Submission { wait, attempt: Some(returning), ..Submission::new(command, 3000) });
+    let mut replies = driver.end_turn();
+    assert_eq!(replies.len(), VISITS_MAX);
+    replies.extend(driver.settle());
+    let died =
+        |reply: &Reply| matches!(reply, Ok(Decision::Blocked(blocked)) if blocked.advice == Advice::Die);
+    assert_eq!(replies.iter().filter(|(_, reply)| died(reply)).count(), 1000);
+    assert_eq!(driver.shard.waiters().len(), 1, "the one that returned");
 }
 
 #[test]

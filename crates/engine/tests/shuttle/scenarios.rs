@@ -3,8 +3,8 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, PoisonError};
 
-use engine::{OnDecided, ReplyTo, Submission};
-use kernel::{Action, Command, Granted, Span};
+use engine::{Authorization, Decision, OnDecided, ReplyTo, Submission, Unavailable};
+use kernel::{Action, Command, Granted, Outcome, Span};
 use shuttle::sync::mpsc::channel;
 use sim::fixture::{grant, held, identity, key};
 use store::Seq;
@@ -13,7 +13,7 @@ use crate::explore;
 use crate::world::{LogKind, Request, World, granted, is_stopped};
 
 /// The number of scenarios below.
-pub(crate) const COUNT: usize = 13;
+pub(crate) const COUNT: usize = 14;
 
 fn release(world: &World, name: &str, lease: &Granted) -> Request {
     world.submit(name, Action::Release(held(lease)), None)
@@ -273,6 +273,45 @@ fn an_undecided_append_is_repeated() {
         });
         client.join().expect("no panic");
         clock.join().expect("no panic");
+        world.close();
+    });
+}
+
+/// A reload withdraws the authorization of a client whose commands are being decided, and one of which waits. Once the
+/// turn has passed, which is what `Engine::pass_turn` does, nothing is granted to the client.
+#[test]
+fn nothing_is_granted_once_a_withdrawn_authorization_has_passed_a_turn() {
+    explore(|| {
+        let world = World::new(LogKind::Slow);
+        let lease = world.acquire("ada", "k", 60_000).granted();
+        // The model checker's: a reload can be between the check of the authorization and the decision.
+        let is_passed = Arc::new(shuttle::sync::atomic::AtomicBool::new(false));
+        let authorization = Authorization::new();
+        let (of_client, passed) = (authorization.clone(), Arc::clone(&is_passed));
+        let client = world.spawn(move |world| {
+            let requests = ["k", "a", "b"].map(|resource| {
+                let passed = Arc::clone(&passed);
+                let check: OnDecided = Box::new(move |_, _, decision| {
+                    let is_granted = matches!(decision, Decision::Outcome(Outcome::Applied(..)));
+                    assert!(!(is_granted && passed.load(Ordering::Relaxed)), "granted after the reload");
+                });
+                let action = Action::Acquire(grant(key(resource), Span(60_000)));
+                world.submit_as("eve", &of_client, action, Some(check))
+            });
+            for request in &requests[1..] {
+                let reply = request.reply();
+                let is_withdrawn = matches!(reply, Some(Err(Unavailable::Withdrawn)));
+                assert!(is_withdrawn || granted(reply.as_ref()).is_some(), "{reply:?}");
+            }
+        });
+        let reload = world.spawn(move |world| {
+            authorization.withdraw();
+            world.sequencer().inspect(|_| ());
+            is_passed.store(true, Ordering::Relaxed);
+        });
+        release(&world, "ada", &lease);
+        client.join().expect("no panic");
+        reload.join().expect("no panic");
         world.close();
     });
 }

@@ -11,7 +11,10 @@ use engine::internals::executor::{Executor, Job, OnDue, Timer};
 use engine::internals::sequencer::{Ended, Sequencer};
 use engine::internals::shard::Shard;
 use engine::waiters::{Wait, WaiterConnection};
-use engine::{Clock, Decision, Delivery, OnDecided, Reply, ReplyTo, Submission, TenureConfig, Unavailable};
+use engine::{
+    Authorization, Clock, Decision, Delivery, OnDecided, Reply, ReplyTo, Submission, TenureConfig,
+    Unavailable,
+};
 use kernel::{Action, Command, Granted, Kernel, Limits, Outcome, Response, Span, Store};
 use shuttle::sync::Mutex;
 use shuttle::sync::mpsc::{Receiver, channel};
@@ -265,8 +268,19 @@ impl World {
 
     /// Submits any command.
     pub(crate) fn submit(&self, name: &str, action: Action, on_decided: Option<OnDecided>) -> Request {
+        self.submit_as(name, &Authorization::default(), action, on_decided)
+    }
+
+    /// Submits any command of a client with this authorization.
+    pub(crate) fn submit_as(
+        &self,
+        name: &str,
+        authorization: &Authorization,
+        action: Action,
+        on_decided: Option<OnDecided>,
+    ) -> Request {
         let (send, reply) = channel();
-        let connection = WaiterConnection::default();
+        let connection = WaiterConnection::new(authorization.clone());
         let wait = Some(Wait { timeout: Span(60_000), connection: connection.clone() });
         let wait = wait.filter(|_| matches!(action, Action::Acquire(_)));
         let log = self.log.clone();
@@ -281,7 +295,8 @@ impl World {
             delivery.settle(send.send(reply).is_ok());
         });
         let command = Command::by(&identity(name), action);
-        let submission = Submission { wait, on_decided, ..Submission::new(command, to) };
+        let authorization = authorization.clone();
+        let submission = Submission { wait, authorization, on_decided, ..Submission::new(command, to) };
         self.sequencer().submit(submission);
         Request { reply, connection }
     }
@@ -325,7 +340,7 @@ pub(crate) fn granted(reply: Option<&Reply>) -> Option<Granted> {
 
 /// Whether the sequencer refused because it has stopped, or another server owns the shard.
 pub(crate) fn is_stopped(reply: Option<&Reply>) -> bool {
-    matches!(reply, Some(Err(Unavailable::Stopped | Unavailable::Deposed)))
+    matches!(reply, Some(Err(Unavailable::Dismissed(_) | Unavailable::Stopped | Unavailable::Deposed)))
 }
 
 fn assert_durable(log: &MemoryLog, reply: &Reply) {

@@ -2,7 +2,10 @@
 
 use std::fs;
 
-use identity::{CaBundle, IdentityLocation, PeerIdentity, Role, SeparateFiles, SpiffeMap};
+use identity::{
+    CaBundle, CertificateRefusal, Denylist, IdentityLocation, PeerIdentity, Role, SeparateFiles, SpiffeMap,
+    VerifiedChain,
+};
 use rcgen::{
     BasicConstraints, CertificateParams, DnType, ExtendedKeyUsagePurpose as Usage, IsCa, Issuer, KeyPair,
     KeyUsagePurpose, SanType,
@@ -11,7 +14,7 @@ use rustls::CertificateError;
 use tempfile::TempDir;
 
 use crate::handshake::{client, connect, refused, test_server};
-use crate::support::{Project, pem_of, section, sections};
+use crate::support::{ISSUED_AT, Project, at, pem_of, section, sections};
 
 const ID: &str = "spiffe://example.org/ns/prod/sa/importer";
 
@@ -92,28 +95,9 @@ fn a_workload_is_never_a_server() {
 #[test]
 fn three_files_with_an_intermediate_ca_serve_and_connect() {
     let project = Project::new(53);
-    let (intermediate, issuer) = intermediate(&project);
-    let write = |purpose: Usage, uris: &[&str]| {
-        let dir = tempfile::tempdir().expect("a directory");
-        let mut params = CertificateParams::new(vec!["lockd.example".to_string()]).expect("a name");
-        params.distinguished_name = rcgen::DistinguishedName::new();
-        if !uris.is_empty() {
-            params.distinguished_name.push(DnType::CommonName, "worker-1");
-        }
-        params.extended_key_usages = vec![purpose];
-        params
-            .subject_alt_names
-            .extend(uris.iter().map(|uri| SanType::URI((*uri).try_into().expect("ASCII"))));
-        let key = KeyPair::generate().expect("a key");
-        let leaf = params.signed_by(&key, &issuer).expect("a certificate");
-        fs::write(dir.path().join("tls.crt"), pem_of("CERTIFICATE", leaf.der()) + &intermediate)
-            .expect("written");
-        fs::write(dir.path().join("tls.key"), pem_of("PRIVATE KEY", &key.serialize_der())).expect("written");
-        fs::write(dir.path().join("ca.crt"), project.ca_certificate()).expect("written");
-        dir
-    };
-    let server_dir = write(Usage::ServerAuth, &[]);
-    let client_dir = write(Usage::ClientAuth, &["lockd:role/worker", "lockd:ns/default:rw"]);
+    let issuer = intermediate(&project);
+    let server_dir = leaf_files(&issuer, &project.ca_certificate(), Usage::ServerAuth, &[]);
+    let client_dir = leaf_files(&issuer, &project.ca_certificate(), Usage::ClientAuth, WORKER);
     let server = IdentityLocation::Path(server_dir.path().to_path_buf()).read_server().expect("a server");
     assert!(server.forwarding().is_none());
     let [certificate, key, ca] = ["tls.crt", "tls.key", "ca.crt"].map(|name| client_dir.path().join(name));
@@ -128,6 +112,55 @@ fn three_files_with_an_intermediate_ca_serve_and_connect() {
         .expect("cut");
     let error = IdentityLocation::Separate(separate).read_client().expect_err("no chain").to_string();
     assert!(error.contains("not issued by this CA") && error.contains("tls.crt"), "{error}");
+}
+
+/// A certificate below an intermediate CA does not name the root. After the root was removed, its open connection stayed
+/// valid until the client reconnected.
+#[test]
+fn a_chain_below_a_removed_ca_is_refused_on_an_open_connection() {
+    let (old, new) = (Project::new(56), Project::new(57));
+    let cas = old.ca_certificate() + &new.ca_certificate();
+    let dir = leaf_files(&intermediate(&old), &cas, Usage::ClientAuth, WORKER);
+    let bundle = IdentityLocation::Path(dir.path().to_path_buf()).read_client().expect("a client");
+    let after = new.server();
+    let both = after.anchors().clone().with(old.authority.certificate().clone()).expect("two");
+    let server = test_server(&after.clone().with_anchors(both).expect("its own CA is there"));
+
+    let version = server.tls.version();
+    let connected = connect(&client(&bundle), &server).expect("accepted");
+    let certificates = connected.server.peer_certificates().expect("a chain");
+    let (peer, chain) =
+        (server.tls.peer(certificates).expect("verified"), VerifiedChain::new(certificates, version));
+    let now = at(ISSUED_AT);
+    assert_eq!(server.tls.check(&peer, &chain, now), Ok(()));
+    server.tls.prepare(&after, &Denylist::default()).expect("it shares a CA").install();
+    assert_eq!(server.tls.check(&peer, &chain, now), Err(CertificateRefusal::Distrusted(peer.serial)));
+}
+
+const WORKER: &[&str] = &["lockd:role/worker", "lockd:ns/default:rw"];
+
+/// The three files of a certificate below an intermediate CA; with a common name if it has URIs.
+fn leaf_files(
+    (intermediate, issuer): &(String, Issuer<'static, KeyPair>),
+    cas: &str,
+    purpose: Usage,
+    uris: &[&str],
+) -> TempDir {
+    let dir = tempfile::tempdir().expect("a directory");
+    let mut params = CertificateParams::new(vec!["lockd.example".to_string()]).expect("a name");
+    params.distinguished_name = rcgen::DistinguishedName::new();
+    if !uris.is_empty() {
+        params.distinguished_name.push(DnType::CommonName, "worker-1");
+    }
+    params.extended_key_usages = vec![purpose];
+    params.subject_alt_names.extend(uris.iter().map(|uri| SanType::URI((*uri).try_into().expect("ASCII"))));
+    let key = KeyPair::generate().expect("a key");
+    let leaf = params.signed_by(&key, issuer).expect("a certificate");
+    let write = |name: &str, text: &str| fs::write(dir.path().join(name), text).expect("written");
+    write("tls.crt", &(pem_of("CERTIFICATE", leaf.der()) + intermediate));
+    write("tls.key", &pem_of("PRIVATE KEY", &key.serialize_der()));
+    write("ca.crt", cas);
+    dir
 }
 
 /// The PEM of an intermediate CA, and its key.

@@ -1,8 +1,8 @@
 //! Everything that can grow has a limit, and no operation costs more because tables are large.
 
 use kernel::{
-    Action, Age, AgentName, Bundle, Cursor, Limits, Outcome, Predicate, Rejection, Renewal, Response,
-    SessionName, Span, State, Time,
+    Action, Age, AgentName, Bundle, Cursor, Limits, Outcome, PAGE_ROWS, Predicate, Rejection, Renewal,
+    Response, SessionName, Span, State, Time,
 };
 use sim::fixture::{TestKernel, default_namespace, grant, held, key, one};
 
@@ -165,7 +165,11 @@ fn an_empty_namespace_is_removed_and_its_versions_are_not_reused() {
         assert!(matches!(world.by("ada", Action::Remove(removal)), Outcome::Applied(..)));
         world.now = world.now.after(Span(101));
         world.tick();
-        assert_eq!(world.kernel.namespaces_page(Cursor::default()).rows, [], "the namespace is empty");
+        assert_eq!(
+            world.kernel.namespaces_page(Cursor::default(), PAGE_ROWS).rows,
+            [],
+            "the namespace is empty"
+        );
     }
     assert!(versions.windows(2).all(|pair| pair[0] < pair[1]), "{versions:?}");
 }

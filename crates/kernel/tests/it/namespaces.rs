@@ -2,7 +2,7 @@
 
 use kernel::{
     Action, AgentName, Commit, Cursor, Etag, Event, Granted, IdempotencyKey, InvalidRecord, Kernel,
-    LeaseRequest, Limits, Location, Namespace, OnExpiry, Outcome, Pause, Paused, Quota, Rejection,
+    LeaseRequest, Limits, Location, Namespace, OnExpiry, Outcome, PAGE_ROWS, Pause, Paused, Quota, Rejection,
     RequestKey, ResourceName, Response, Scope, SetQuota, Span, Time, Version, Write,
 };
 use sim::fixture::{TestKernel, default_namespace, grant, held, identity, key};
@@ -96,7 +96,7 @@ fn deletion_runs_in_bounded_parts_and_blocks_new_grants() {
         assert_eq!(refused, Outcome::Rejected(Rejection::Paused));
     }
     assert_eq!(parts, 20, "950 documents, 950 ended leases, 2 agents, 2 policies");
-    assert_eq!(world.kernel.namespaces_page(Cursor::default()).rows, [default_namespace()]);
+    assert_eq!(world.kernel.namespaces_page(Cursor::default(), PAGE_ROWS).rows, [default_namespace()]);
     let counts = world.kernel.counts();
     assert_eq!((counts.documents, counts.nodes, counts.history, counts.accounts), (1, 1, 1, 1));
     assert_eq!((counts.agents, counts.policies), (0, 0));

@@ -3,8 +3,9 @@
 use std::collections::BTreeSet;
 
 use kernel::{
-    Action, AgentName, Bundle, Cursor, LeaseRequest, Limits, Namespace, OnExpiry, Outcome, PAGE_ROWS, Pause,
-    Paused, Predicate, Response, Scope, SessionName, Span, Time, Token,
+    Action, AgentName, Bundle, Commit, Cursor, Etag, LeaseRequest, Limits, Location, Namespace, OnExpiry,
+    Outcome, PAGE_ROWS, Pause, Paused, Predicate, Removal, ResourceName, Response, Scope, SessionName, Span,
+    Time, Token, Version, Write,
 };
 use sim::fixture::{TestKernel, default_namespace, grant, held, identity, key, one};
 
@@ -54,7 +55,7 @@ fn lists_of_very_many_rows_are_read_in_pages() {
 
     let (mut namespaces, mut cursor) = (BTreeSet::new(), Some(Cursor::default()));
     while let Some(from) = cursor {
-        let page = query(&world, "a page of namespaces", |kernel| kernel.namespaces_page(from));
+        let page = query(&world, "a page of namespaces", |kernel| kernel.namespaces_page(from, PAGE_ROWS));
         namespaces.extend(page.rows);
         cursor = page.next;
     }
@@ -85,6 +86,78 @@ fn lists_of_very_many_rows_are_read_in_pages() {
         }
     }
     assert_eq!(scopes, MANY);
+}
+
+fn write(lease: &kernel::Granted, name: &str) -> Write {
+    let key = ResourceName::key(name).expect("valid");
+    Write { held: held(lease), key, token: None, if_version: None, if_etag: None, release: true }
+}
+
+/// Commits a document of `bytes` bytes under a lease that ends with it.
+fn store(world: &mut TestKernel, namespace: &Namespace, name: &str, bytes: u64) {
+    let request = LeaseRequest { namespace: namespace.clone(), ..grant(key(name), Span(1000)) };
+    let lease = acquire(world, request);
+    let commit =
+        Commit { write: write(&lease, name), etag: Etag([1; 32]), bytes, location: Location::default() };
+    assert!(matches!(world.by("ada", Action::Commit(commit)), Outcome::Applied(..)));
+}
+
+/// The names of all keys with a prefix, in pages of at most `most`.
+fn names(world: &TestKernel, prefix: &str, most: usize) -> Vec<String> {
+    let (mut names, mut after): (Vec<String>, Option<ResourceName>) = (Vec::new(), None);
+    loop {
+        let read =
+            |kernel: &kernel::Kernel| kernel.keys_page(&default_namespace(), prefix, after.as_ref(), most);
+        let page = query(world, "a page of keys", read);
+        assert!(page.rows.len() <= most && page.next.as_ref().is_none_or(|next| after.as_ref() < Some(next)));
+        names.extend(page.rows.iter().map(|(key, _)| key.name().to_string()));
+        after = page.next;
+        if after.is_none() {
+            return names;
+        }
+    }
+}
+
+#[test]
+fn keys_with_a_document_are_listed_by_name_and_prefix() {
+    let mut world = TestKernel::new(Limits::default());
+    let other = Namespace::new("other").expect("valid");
+    let mut orders: Vec<String> = (0..1000).map(|n| format!("orders/{n}")).collect();
+    let beside = ["a", "order", "orders.", "orders0", "z", "ä"];
+    for name in orders.iter().map(String::as_str).chain(beside) {
+        store(&mut world, &default_namespace(), name, 7);
+    }
+    store(&mut world, &other, "orders/other", 7);
+    // Neither a key that is only held nor one whose document was removed has a document.
+    acquire(&mut world, grant(key("orders/held"), Span(1000)));
+    store(&mut world, &default_namespace(), "orders/removed", 7);
+    let lease = acquire(&mut world, grant(key("orders/removed"), Span(1000)));
+    let removal = Removal { write: write(&lease, "orders/removed") };
+    assert!(matches!(world.by("ada", Action::Remove(removal)), Outcome::Applied(..)));
+
+    orders.sort_unstable();
+    for most in [1, 3, PAGE_ROWS, usize::MAX] {
+        assert_eq!(names(&world, "orders/", most), orders, "{most}");
+    }
+    assert_eq!(names(&world, "", usize::MAX).len(), orders.len() + beside.len());
+    assert!(names(&world, "", 100).is_sorted());
+    assert_eq!(names(&world, "ord", usize::MAX).len(), orders.len() + 3);
+    assert_eq!(names(&world, "orders/999", 10), ["orders/999"]);
+    assert_eq!(names(&world, "ä", 10), ["ä"]);
+    assert_eq!(names(&world, "none", 10), [""; 0]);
+    let unused = Namespace::new("unused").expect("valid");
+    assert_eq!(world.kernel.keys_page(&unused, "", None, 10).rows, []);
+
+    // A start before the prefix skips nothing, and one behind it leaves nothing.
+    let from = |name: &str| {
+        let after = ResourceName::key(name).expect("valid");
+        world.kernel.keys_page(&default_namespace(), "orders/", Some(&after), 1).rows
+    };
+    let (first, view) = from("a").remove(0);
+    assert_eq!((first.name(), view.version), ("orders/0", Version(1)));
+    assert_eq!(view.document.map(|document| document.bytes), Some(7));
+    assert_eq!(from("orders/0")[0].0.name(), "orders/1");
+    assert_eq!(from("z"), []);
 }
 
 /// A table that once was full and is nearly empty now: a page stepped over all its empty entries.

@@ -4,8 +4,8 @@ use std::collections::BTreeSet;
 
 use kernel::{
     Action, Age, AgentAnnouncement, AgentName, AgentState, Bundle, ConflictCursor, Cursor, Granted, LeaseEnd,
-    LeaseId, LeaseRequest, Limits, Namespace, OnExpiry, Outcome, Pause, Paused, Predicate, Rejection,
-    ResourceName, Response, SessionCursor, SessionName, Span, State, Time,
+    LeaseId, LeaseRequest, Limits, Namespace, OnExpiry, Outcome, PAGE_ROWS, Pause, Paused, Predicate,
+    Rejection, ResourceName, Response, SessionCursor, SessionName, Span, State, Time,
 };
 use sim::fixture::{TestKernel, default_namespace, grant, held, identity, key, member, one};
 use sim::rng::Rng;
@@ -129,7 +129,7 @@ fn agents_are_listed_per_namespace_and_by_name() {
             Action::Acquire(LeaseRequest { namespace, agent, ..grant(bundle, Span(1000)) }),
         );
     }
-    let mut namespaces = world.kernel.namespaces_page(Cursor::default()).rows;
+    let mut namespaces = world.kernel.namespaces_page(Cursor::default(), PAGE_ROWS).rows;
     namespaces.sort_unstable();
     assert_eq!(namespaces.iter().map(Namespace::as_str).collect::<Vec<_>>(), ["one", "two"]);
     let agents = |namespace| {

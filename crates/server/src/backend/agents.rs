@@ -1,6 +1,6 @@
 //! The state of agents: announced by themselves, or set by an operator.
 
-use engine::Decision;
+use engine::{Decision, Origin};
 use kernel::{
     Action, AgentAnnouncement, AgentName, AgentState, AgentView, Command, IdempotencyKey, Kernel, Namespace,
     Outcome, Pause, Paused, Rejection, Time,
@@ -17,7 +17,7 @@ pub(crate) struct AgentCommands<'a> {
     pub(crate) peer: &'a Peer,
     pub(crate) namespace: &'a Namespace,
     pub(crate) agent: &'a AgentName,
-    pub(crate) correlation: u128,
+    pub(crate) origin: Origin,
 }
 
 impl AgentCommands<'_> {
@@ -49,7 +49,7 @@ impl AgentCommands<'_> {
         request: Option<IdempotencyKey>,
     ) -> Result<AgentView, BackendError> {
         let command = Command { identity: Some(self.peer.identity.clone()), request, action };
-        let options = SubmitOptions::new(&self.peer.connection, self.correlation);
+        let options = SubmitOptions::new(&self.peer.connection, self.origin.clone());
         let (namespace, agent) = (self.namespace.clone(), self.agent.clone());
         let view = move |kernel: &Kernel, at: Moment, _: &Decision| kernel.agent(&namespace, &agent, at.now);
         let shard = self.backend.shard_of(self.namespace);
@@ -70,7 +70,7 @@ pub(crate) async fn mark_alive(
     peer: &Peer,
     namespace: &Namespace,
     agent: &AgentName,
-    correlation: u128,
+    origin: &Origin,
 ) -> Result<Time, BackendError> {
     let (of, name) = (namespace.clone(), agent.clone());
     let query = move |view: &ShardView<'_>| (view.kernel.agent(&of, &name, view.now), view.now);
@@ -80,7 +80,8 @@ pub(crate) async fn mark_alive(
         return Err(BackendError::Rejected(Rejection::AgentTaken));
     }
     if view.state != AgentState::Alive {
-        let commands = AgentCommands { backend, peer, namespace, agent, correlation };
+        let origin = origin.clone();
+        let commands = AgentCommands { backend, peer, namespace, agent, origin };
         match commands.announce(false, false, None).await {
             // The kernel has dropped the agent since the query: there is no state to change.
             Ok(_) | Err(BackendError::NoSuchAgent) => {}

@@ -75,6 +75,8 @@ fn start(
     options: &OpenOptions,
     shared: ShardEnvironment<'_>,
 ) -> Result<Arc<Engine>, BootError> {
+    let mut log = log;
+    reserve(number, &mut *log)?;
     let random = shared.environment.random;
     let hash_seed = u64::from_le_bytes(random_bytes(random));
     let store = Store { shard: Shard(number), shards: map.shards(), hash_seed };
@@ -86,4 +88,17 @@ fn start(
     let (blobs, observer) = (Arc::clone(blobs), Arc::clone(shared.observer));
     let engine = Engine::open(log, blobs, clock, &tenure, options.engine.clone(), observer, shared.executor);
     engine.map(Arc::new).map_err(|error| BootError::Shard(number, error))
+}
+
+/// The most bytes of the record that begins a tenure, with every slot in it.
+const OPEN_RECORD_BYTES_MAX: u64 = 64 << 10;
+
+/// A tenure begins with a record. If its append failed for lack of space, the process would end after the start, with an
+/// advice to start it again.
+fn reserve(shard: u32, log: &mut dyn LogStore) -> Result<(), BootError> {
+    match log.reserve() {
+        Err(error) if log.capacity().bytes < OPEN_RECORD_BYTES_MAX => Err(BootError::NoSpace(shard, error)),
+        // With less space than a whole segment the server starts, and accepts releases.
+        _ => Ok(()),
+    }
 }

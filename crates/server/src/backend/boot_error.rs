@@ -21,12 +21,23 @@ pub enum BootError {
     },
     /// The store is damaged, locked, or cannot be read.
     Store(StoreError),
+    /// A new store does not fit on its filesystem.
+    DiskTooSmall {
+        /// The directory of the store.
+        path: PathBuf,
+        /// The free space that it needs, in bytes.
+        needed: u64,
+        /// The free space that there is, in bytes.
+        free: u64,
+    },
     /// The file of the store key is missing.
     NoKey(PathBuf),
     /// The file of the store key has another length than 32 bytes.
     BadKey(PathBuf),
     /// A shard cannot be started.
     Shard(u32, OpenError),
+    /// The log of a shard has no space for its first record.
+    NoSpace(u32, StoreError),
     /// A file or directory of secrets that every user may access.
     Exposed(String),
     /// A file or directory cannot be read or written.
@@ -38,20 +49,32 @@ impl fmt::Display for BootError {
         match self {
             BootError::Url { text, syntaxes } => write!(f, "not a store URL; use {syntaxes}: store={text}"),
             BootError::Store(error) => error.fmt(f),
+            BootError::DiskTooSmall { path, needed, free } => write!(
+                f,
+                "not enough free disk space for a new store; free some, or name another directory with --data-dir or \
+                 --store: path={} needed_bytes={needed} free_bytes={free}",
+                path.display()
+            ),
             BootError::NoKey(path) => write!(
                 f,
-                "the store key is missing, and without it no credential can be verified; restore it from a backup: \
-                 path={}",
+                "the store key is missing, and without it no credential can be verified; copy it from a \
+                 backup, where it is store/store.key: path={}",
                 path.display()
             ),
             BootError::BadKey(path) => {
                 write!(
                     f,
-                    "not a store key, which has 32 bytes; restore it from a backup: path={}",
+                    "not a store key, which has 32 bytes; copy it from a backup, where it is store/store.key: path={}",
                     path.display()
                 )
             }
             BootError::Shard(shard, error) => write!(f, "shard {shard}: {error}"),
+            BootError::NoSpace(shard, error) => {
+                write!(
+                    f,
+                    "there is too little free disk space for the log; free some, and start again: {error} shard={shard}"
+                )
+            }
             BootError::Exposed(text) => f.write_str(text),
             BootError::Io(path, error) => write!(f, "{error}: path={}", path.display()),
         }

@@ -10,7 +10,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use engine::Decision;
+use engine::{Decision, Origin};
 use kernel::{Action, Command, Credential, Kernel, LeaseId, LeaseView, Namespace, Rejection, Shard};
 use tokio::task::JoinSet;
 
@@ -40,7 +40,7 @@ pub(crate) struct IndexedDecision<T> {
 /// Submits commands, [`CHUNK`] at a time, and waits for all decisions. They come in any order.
 pub(crate) async fn submit_all<T: Send + 'static>(
     backend: &Arc<Backend>,
-    (client, correlation): (&PeerConnection, u128),
+    (client, origin): (&PeerConnection, Origin),
     mut commands: impl Iterator<Item = IndexedCommand>,
     view: fn(&Kernel, Moment, &Decision) -> T,
 ) -> Vec<IndexedDecision<T>> {
@@ -48,7 +48,7 @@ pub(crate) async fn submit_all<T: Send + 'static>(
     loop {
         let mut pending = JoinSet::new();
         for IndexedCommand { index, shard, command } in commands.by_ref().take(CHUNK) {
-            let (backend, options) = (Arc::clone(backend), SubmitOptions::new(client, correlation));
+            let (backend, options) = (Arc::clone(backend), SubmitOptions::new(client, origin.clone()));
             pending.spawn(async move {
                 IndexedDecision { index, result: backend.submit(shard, command, options, view).await }
             });

@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll};
 
 use axum::body::{Body, Bytes};
-use engine::limits::ExceededLimit;
+use engine::limits::{ExceededLimit, LimitUsage};
 use http_body::{Frame, SizeHint};
 use kernel::Identity;
 
@@ -63,6 +63,11 @@ impl ByteBudget {
             *taken.identities.entry(identity.clone()).or_default() += bytes;
         }
         Ok(TakenGuard { budget: self.clone(), identity: identity.clone(), bytes })
+    }
+
+    /// The name of the limit in all, the bytes taken by all, and the limit.
+    pub(crate) fn usage(&self) -> LimitUsage {
+        LimitUsage { name: self.0.names.0, used: self.taken().all, max: self.0.share.all }
     }
 
     /// The bytes taken by all.

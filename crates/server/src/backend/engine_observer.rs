@@ -2,9 +2,10 @@
 
 use std::sync::Arc;
 
-use engine::observe::{ContentionEvent, EngineObserver, Fatal, MaintenanceEvent, Measure};
+use engine::observe::{AuditEntry, ContentionEvent, EngineObserver, Fatal, MaintenanceEvent, Measure};
 use kernel::{Event, Lsn, Shard};
 
+use crate::backend::audit_log::AuditLog;
 use crate::backend::event_log::EventLog;
 use crate::backend::metrics::Metrics;
 
@@ -15,6 +16,8 @@ pub type FatalHandler = Box<dyn Fn(&Fatal) + Send + Sync>;
 pub(crate) struct ShardObserver {
     pub(crate) metrics: Arc<Metrics>,
     pub(crate) event_log: Arc<EventLog>,
+    /// `None` unless the server has an audit log.
+    pub(crate) audit_log: Option<Arc<AuditLog>>,
     pub(crate) on_fatal: FatalHandler,
 }
 
@@ -29,6 +32,12 @@ impl EngineObserver for ShardObserver {
             self.metrics.durable(event);
         }
         self.event_log.record(events);
+    }
+
+    fn audited(&self, shard: Shard, entries: Vec<AuditEntry>) {
+        if let Some(audit_log) = &self.audit_log {
+            audit_log.record(shard, entries);
+        }
     }
 
     fn contended(&self, shard: Shard, contended: &[ContentionEvent]) {

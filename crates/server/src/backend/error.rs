@@ -1,5 +1,6 @@
 //! Why the backend has no result for a request.
 
+use engine::waiters::Attempt;
 use engine::{Decision, Unavailable};
 use kernel::{Namespace, Rejection};
 
@@ -10,6 +11,8 @@ pub(crate) enum BackendError {
     Unavailable(Unavailable),
     /// The server is shutting down.
     Draining,
+    /// The server is shutting down, and the request was waiting.
+    Dismissed(Attempt),
     /// The shard failed before it replied: the command may have been applied.
     Indeterminate,
     /// The shard failed before it ran the query.

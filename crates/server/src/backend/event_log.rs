@@ -11,6 +11,7 @@ use engine::observe::ContentionEvent;
 use kernel::{Event, LeaseId, Lsn, Shard};
 
 use crate::backend::event_log::event_buffer::EventBuffer;
+use crate::backend::moment::{WallClock, unix_ms};
 
 /// How many conflicts are remembered.
 const CONTENDED_MAX: usize = 4096;
@@ -18,10 +19,10 @@ const CONTENDED_MAX: usize = 4096;
 const EXPIRED_MAX: usize = 512;
 
 /// Recent events of all shards.
-#[derive(Default)]
 pub(crate) struct EventLog {
     pub(crate) events: EventBuffer,
     recent: Mutex<RecentActivity>,
+    wall: WallClock,
 }
 
 /// The last conflicts and expiries, the oldest first.
@@ -32,8 +33,13 @@ pub(crate) struct RecentActivity {
 }
 
 impl EventLog {
+    /// An empty log; events get the time of this clock.
+    pub(crate) fn new(wall: WallClock) -> EventLog {
+        EventLog { events: EventBuffer::default(), recent: Mutex::default(), wall }
+    }
+
     pub(crate) fn record(&self, events: &[(Lsn, Vec<Event>)]) {
-        self.events.record(events);
+        self.events.record(events, unix_ms(&self.wall));
         let expired = events.iter().flat_map(|(_, events)| events).filter_map(|event| match event {
             Event::Expired { lease, .. } => Some(*lease),
             _ => None,
@@ -46,8 +52,9 @@ impl EventLog {
     }
 
     pub(crate) fn record_contention(&self, shard: Shard, contended: &[ContentionEvent]) {
+        let now = unix_ms(&self.wall);
         for event in contended.iter().cloned().map(Arc::new) {
-            self.events.record_contention(shard, &event);
+            self.events.record_contention(shard, &event, now);
             let mut recent = self.recent.lock().unwrap_or_else(PoisonError::into_inner);
             push(&mut recent.contended, event, CONTENDED_MAX);
         }

@@ -5,10 +5,19 @@
 //! it exactly once.
 
 use engine::waiters::{Ticket, Waiter};
-use kernel::{AgentName, AgentView, Cursor, Namespace, PAGE_ROWS, Policy, Scope, Shard};
+use kernel::{
+    AgentName, AgentView, Cursor, KeyView, Namespace, PAGE_ROWS, Policy, ResourceName, Scope, Shard,
+};
 
 use crate::backend::error::BackendError;
+use crate::backend::moment::Moment;
 use crate::backend::shards::{Backend, ShardView};
+
+/// The most queries for one page. Rows that the caller may not see, or that are empty, may need many.
+pub(crate) const QUERIES_MAX: usize = 400;
+
+/// The most bytes of a key in a response, without its name, of which each character may need a backslash.
+const KEY_BYTES: usize = 208;
 
 /// A namespace's agents after `after`, at most `most`, by name.
 pub(crate) async fn agents(
@@ -30,29 +39,129 @@ pub(crate) async fn agents(
     }
 }
 
-/// A shard's namespaces, in no particular order.
-pub(crate) async fn namespaces(backend: &Backend, shard: Shard) -> Result<Vec<Namespace>, BackendError> {
-    let (mut namespaces, mut cursor) = (Vec::new(), Some(Cursor::default()));
-    while let Some(from) = cursor {
-        let page = backend.query(shard, move |view| view.kernel.namespaces_page(from)).await?;
-        namespaces.extend(page.rows);
-        cursor = page.next;
-    }
-    Ok(namespaces)
+/// Part of a list of keys that have a document.
+pub(crate) struct KeyList {
+    pub(crate) keys: Vec<(ResourceName, KeyView)>,
+    /// Whether there are more keys behind them.
+    pub(crate) more: bool,
+    /// When the last of them was read.
+    pub(crate) moment: Moment,
 }
 
-/// A shard's scopes with a quota or a pause, in order.
-pub(crate) async fn policies(backend: &Backend, shard: Shard) -> Result<Vec<(Scope, Policy)>, BackendError> {
-    let (mut policies, mut after) = (Vec::new(), None::<Scope>);
+/// Which keys to list.
+#[derive(Clone)]
+pub(crate) struct KeyFilter {
+    pub(crate) namespace: Namespace,
+    /// What their names begin with.
+    pub(crate) prefix: String,
+}
+
+/// The keys after `after` that have a document, by name: at most `most`, and no more than fit into a response of
+/// `bytes_max` bytes.
+pub(crate) async fn keys(
+    backend: &Backend,
+    filter: &KeyFilter,
+    mut after: Option<ResourceName>,
+    most: usize,
+    bytes_max: usize,
+) -> Result<KeyList, BackendError> {
+    // The response ends with a cursor, which is as long as a key.
+    let (mut keys, mut bytes) = (Vec::new(), KEY_BYTES + 2 * ResourceName::MAX_NAME_BYTES);
     loop {
-        let from = after.take();
-        let page = backend.query(shard, move |view| view.kernel.policies_page(from.as_ref())).await?;
-        policies.extend(page.rows);
+        // One more tells whether the list goes on.
+        let (of, left) = (filter.clone(), most + 1 - keys.len());
+        let read = move |view: &ShardView<'_>| {
+            (view.kernel.keys_page(&of.namespace, &of.prefix, after.as_ref(), left), view.moment)
+        };
+        let (page, moment) = backend.query(backend.shard_of(&filter.namespace), read).await?;
+        for (key, view) in page.rows {
+            bytes += KEY_BYTES + 2 * key.name().len();
+            if keys.len() == most || bytes > bytes_max {
+                return Ok(KeyList { keys, more: true, moment });
+            }
+            keys.push((key, view));
+        }
         after = page.next;
         if after.is_none() {
-            return Ok(policies);
+            return Ok(KeyList { keys, more: false, moment });
         }
     }
+}
+
+/// A position in a list of the rows of all shards.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct RowPosition {
+    pub(crate) shard: Shard,
+    pub(crate) cursor: Cursor,
+}
+
+impl RowPosition {
+    pub(crate) fn first_of(shard: Shard) -> RowPosition {
+        RowPosition { shard, cursor: Cursor::default() }
+    }
+
+    /// The position behind a page of the same shard, given where that page says that the shard's rows go on.
+    pub(crate) fn behind(self, next: Option<Cursor>) -> RowPosition {
+        match next {
+            Some(cursor) => RowPosition { cursor, ..self },
+            None => RowPosition::first_of(Shard(self.shard.0 + 1)),
+        }
+    }
+
+    /// False behind the last shard.
+    pub(crate) fn exists(self, backend: &Backend) -> bool {
+        self.shard.0 < backend.shard_count()
+    }
+}
+
+/// Namespaces that `is_wanted` accepts, at most `most`, in no particular order; and where the list goes on.
+pub(crate) async fn namespaces(
+    backend: &Backend,
+    mut at: RowPosition,
+    most: usize,
+    is_wanted: impl Fn(&Namespace) -> bool,
+) -> Result<(Vec<Namespace>, Option<RowPosition>), BackendError> {
+    let mut namespaces: Vec<Namespace> = Vec::new();
+    for _ in 0..QUERIES_MAX {
+        if namespaces.len() == most || !at.exists(backend) {
+            break;
+        }
+        let (from, left) = (at.cursor, most - namespaces.len());
+        let page = backend.query(at.shard, move |view| view.kernel.namespaces_page(from, left)).await?;
+        namespaces.extend(page.rows.into_iter().filter(&is_wanted));
+        at = at.behind(page.next);
+    }
+    Ok((namespaces, Some(at).filter(|at| at.exists(backend))))
+}
+
+/// Scopes after `after` with a quota or a pause that `is_wanted` accepts, at most `most`: shard by shard, in order
+/// within each. A scope without a namespace is in every shard; the first shard is the first to change, and stands for
+/// all.
+pub(crate) async fn policies(
+    backend: &Backend,
+    after: Option<Scope>,
+    most: usize,
+    is_wanted: impl Fn(&Scope) -> bool,
+) -> Result<Vec<(Scope, Policy)>, BackendError> {
+    let first = after.as_ref().and_then(|scope| scope.namespace.as_ref()).map(|name| backend.shard_of(name));
+    let (mut policies, mut after): (Vec<(Scope, Policy)>, _) = (Vec::new(), after);
+    for shard in backend.shards().skip_while(|shard| first.is_some_and(|first| *shard < first)) {
+        loop {
+            let from = after.take();
+            let page = backend.query(shard, move |view| view.kernel.policies_page(from.as_ref())).await?;
+            let shown = |scope: &Scope| (scope.namespace.is_some() || shard == Shard(0)) && is_wanted(scope);
+            policies.extend(page.rows.into_iter().filter(|(scope, _)| shown(scope)));
+            after = page.next;
+            if policies.len() >= most {
+                policies.truncate(most);
+                return Ok(policies);
+            }
+            if after.is_none() {
+                break;
+            }
+        }
+    }
+    Ok(policies)
 }
 
 /// The first waiters of a shard that `is_wanted` accepts, at most `most`, in order of arrival.
@@ -112,6 +221,17 @@ mod tests {
         serde_json::from_slice(&body).expect("JSON")
     }
 
+    /// The number of rows on all pages of a list.
+    async fn count(backend: &Arc<Backend>, path: &str, field: &str) -> usize {
+        let (mut rows, mut next) = (0, path.to_string());
+        loop {
+            let page = get(backend, &next).await;
+            rows += page[field].as_array().map_or(0, Vec::len);
+            let Some(cursor) = page["cursor"].as_str() else { return rows };
+            next = format!("{path}?cursor={cursor}");
+        }
+    }
+
     /// A GET of a list visited all that is stored while no other request was decided: with 100,000 agents, every acquire
     /// waited for it.
     #[tokio::test]
@@ -121,14 +241,14 @@ mod tests {
         let length = |response: &Value, field: &str| response[field].as_array().map_or(0, Vec::len);
         let agents = get(&backend, "/v1/agents?limit=1000").await;
         assert_eq!((length(&agents, "agents"), &agents["cursor"]), (1000, &Value::from("agent-000999")));
-        assert_eq!(length(&get(&backend, "/v1/namespaces").await, "namespaces"), MANY);
+        assert_eq!(count(&backend, "/v1/namespaces", "namespaces").await, MANY);
         assert_eq!(length(&get(&backend, "/v1/leases?limit=1000").await, "leases"), 1000);
         let page = get(&backend, "/v1/leases?namespace=namespace-99997").await;
         assert!(length(&page, "leases") == 1 || page["cursor"].is_string(), "{page}");
         let contention = get(&backend, "/v1/contention").await;
         assert_eq!((length(&contention, "waiting"), &contention["more"]), (100, &Value::from(true)));
         assert_eq!(length(&get(&backend, "/v1/contention?namespace=other").await, "waiting"), 0);
-        assert_eq!(length(&get(&backend, "/v1/quotas").await, "quotas"), MANY);
+        assert_eq!(count(&backend, "/v1/quotas", "quotas").await, MANY);
         for path in ["/v1/describe?key=k0", "/v1/resource/KEY:k0/state", "/v1/fence?key=k0&token=1"] {
             get(&backend, path).await;
         }

@@ -8,8 +8,10 @@
 mod tests;
 
 use std::sync::OnceLock;
+use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
+use engine::limits::LimitUsage;
 use engine::observe::Measure;
 use kernel::{Counts, Event, Shard};
 use prometheus_client::collector::Collector;
@@ -22,6 +24,7 @@ use prometheus_client::metrics::info::Info;
 use prometheus_client::registry::{Metric, Registry, Unit};
 
 use crate::backend::certificate_dates::CertificateDate;
+use crate::backend::disk_space::DiskSpace;
 
 /// The content type of `/metrics`.
 pub(crate) const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
@@ -60,6 +63,11 @@ struct ShardLabels {
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct CertificateLabels {
     which: &'static str,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct LimitLabels {
+    limit: &'static str,
 }
 
 type PathHistograms = Family<PathLabels, Histogram, fn() -> Histogram>;
@@ -133,7 +141,26 @@ metrics! {
     blobs_deleted: Counter = Counter::default(), "blobs_swept", None, "Unreferenced blobs deleted";
     maintenance_failures: Counter = Counter::default(), "upkeep_failures", None,
         "Snapshots and garbage collections that failed";
+    audit_entries: Family<ResultLabels, Counter> = Family::default(), "audit_entries", None,
+        "Entries of the audit log, written or lost";
+    audit_failures: Counter = Counter::default(), "audit_failures", None, "Failed writes of the audit log";
+    audit_queue: Gauge = Gauge::default(), "audit_queue", Some(Unit::Bytes),
+        "Entries of the audit log that are not written yet";
+    start_time: Gauge = Gauge::default(), "start_time", Some(Unit::Seconds),
+        "When the server started, in Unix time";
+    ready: Gauge = Gauge::default(), "ready", None, "1 if leases can be granted durably, as in /readyz";
+    disk_free: Gauge = Gauge::default(), "disk_free", Some(Unit::Bytes),
+        "Free space on the filesystem of the store; 0 for a store in memory";
+    disk_size: Gauge = Gauge::default(), "disk_size", Some(Unit::Bytes),
+        "Size of the filesystem of the store; 0 for a store in memory";
+    limit: Family<LimitLabels, Gauge> = Family::default(), "limit", Some(Unit::Bytes),
+        "Limits in bytes, by limit";
+    limit_used: Family<LimitLabels, Gauge> = Family::default(), "limit_used", Some(Unit::Bytes),
+        "Bytes in use of each limit";
+    oldest_waiter: Gauge<f64, AtomicU64> = Gauge::default(), "oldest_waiter", Some(Unit::Seconds),
+        "Time since the first try of the waiter at the head of the queues; 0 without waiters";
     connections: Gauge = Gauge::default(), "connections", None, "Open connections";
+    connections_max: Gauge = Gauge::default(), "connections_max", None, "Limit of open connections";
     handshakes_refused: Counter = Counter::default(), "handshakes_refused", None,
         "TLS handshakes without a valid certificate";
     certificate_expires: Family<CertificateLabels, Gauge> = Family::default(), "certificate_expires",
@@ -160,6 +187,9 @@ impl Metrics {
             (end("released"), end("expired"), end("revoked"));
         for code in api::Code::ALL {
             drop(metrics.refusals.get_or_create(&RefusalLabels { code: code.as_str() }));
+        }
+        for result in ["written", "lost"] {
+            drop(metrics.audit_entries.get_or_create(&ResultLabels { result }));
         }
         for result in ["accepted", "refused"] {
             drop(metrics.reloads.get_or_create(&ResultLabels { result }));
@@ -246,6 +276,51 @@ impl Metrics {
     pub(crate) fn reloaded(&self, accepted: bool) {
         let result = if accepted { "accepted" } else { "refused" };
         self.reloads.get_or_create(&ResultLabels { result }).inc();
+    }
+
+    /// The server has started: at this time in Unix seconds, with this limit of connections.
+    pub(crate) fn started(&self, unix_seconds: u64, connections_max: usize) {
+        self.start_time.set(unix_seconds.cast_signed());
+        self.connections_max.set(i64::try_from(connections_max).unwrap_or(i64::MAX));
+    }
+
+    pub(crate) fn ready(&self, is_ready: bool) {
+        self.ready.set(is_ready.into());
+    }
+
+    /// The filesystem of the store; without one both are 0.
+    pub(crate) fn disk(&self, space: Option<DiskSpace>) {
+        let DiskSpace { size, free } = space.unwrap_or(DiskSpace { size: 0, free: 0 });
+        self.disk_free.set(i64::try_from(free).unwrap_or(i64::MAX));
+        self.disk_size.set(i64::try_from(size).unwrap_or(i64::MAX));
+    }
+
+    pub(crate) fn limits(&self, limits: &[LimitUsage]) {
+        for LimitUsage { name, used, max } in limits {
+            let of = LimitLabels { limit: name };
+            self.limit.get_or_create(&of).set(i64::try_from(*max).unwrap_or(i64::MAX));
+            self.limit_used.get_or_create(&of).set(i64::try_from(*used).unwrap_or(i64::MAX));
+        }
+    }
+
+    pub(crate) fn oldest_waiter(&self, waited: Duration) {
+        self.oldest_waiter.set(waited.as_secs_f64());
+    }
+
+    pub(crate) fn audit_written(&self, entries: u64) {
+        self.audit_entries.get_or_create(&ResultLabels { result: "written" }).inc_by(entries);
+    }
+
+    pub(crate) fn audit_lost(&self, entries: u64) {
+        self.audit_entries.get_or_create(&ResultLabels { result: "lost" }).inc_by(entries);
+    }
+
+    pub(crate) fn audit_failed(&self) {
+        self.audit_failures.inc();
+    }
+
+    pub(crate) fn audit_queue_bytes(&self, bytes: usize) {
+        self.audit_queue.set(i64::try_from(bytes).unwrap_or(i64::MAX));
     }
 
     pub(crate) fn refused(&self, code: api::Code) {

@@ -7,12 +7,13 @@
 //! command was decided: too late by as much as the sync took. To read kernel time before the other clocks: a thread that
 //! is preempted in between publishes an expiry that is too late by the pause.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use kernel::{Span, Time};
 
 /// Returns the time since 1970.
-pub(crate) type WallClock = Box<dyn Fn() -> Duration + Send + Sync>;
+pub(crate) type WallClock = Arc<dyn Fn() -> Duration + Send + Sync>;
 
 /// Returns the time since the machine was booted.
 pub(crate) type BootClock = Box<dyn Fn() -> Span + Send + Sync>;
@@ -26,8 +27,13 @@ pub(crate) struct Clocks {
 impl Clocks {
     /// Milliseconds since 1970, by the wall clock. Only shown to clients: the kernel has its own time.
     pub(crate) fn unix_ms(&self) -> u64 {
-        u64::try_from((self.wall)().as_millis()).unwrap_or(u64::MAX)
+        unix_ms(&self.wall)
     }
+}
+
+/// Milliseconds since 1970, by a wall clock.
+pub(crate) fn unix_ms(wall: &WallClock) -> u64 {
+    u64::try_from(wall().as_millis()).unwrap_or(u64::MAX)
 }
 
 /// One moment on three clocks.
@@ -76,7 +82,7 @@ mod tests {
         let elapsed = Arc::new(AtomicU64::new(0));
         let (wall, boot) = (Arc::clone(&elapsed), Arc::clone(&elapsed));
         let advance = |clock: &AtomicU64| clock.fetch_add(10, Ordering::Relaxed);
-        let wall: WallClock = Box::new(move || Duration::from_millis(1_000_000 + advance(&wall)));
+        let wall: WallClock = Arc::new(move || Duration::from_millis(1_000_000 + advance(&wall)));
         let boot: BootClock = Box::new(move || Span(advance(&boot)));
         (Clocks { wall, boot }, elapsed)
     }

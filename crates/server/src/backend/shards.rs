@@ -1,15 +1,18 @@
 //! The shards of a store: submitting commands to them, and querying their state.
 
 use std::cell::Cell;
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use engine::waiters::{Wait, WaiterConnection};
-use engine::{Decision, Delivery, Engine, OnDecided, Reply, ReplyTo, Submission, Unavailable};
+use engine::limits::{LimitUsage, MemoryBudget};
+use engine::waiters::{Attempt, Wait, WaiterConnection};
+use engine::{Decision, Delivery, Engine, OnDecided, Origin, Reply, ReplyTo, Submission, Unavailable};
 use kernel::{Command, Kernel, LeaseId, Namespace, Shard, Slot, Span, Time};
 use store::SlotMap;
 use tokio::sync::oneshot;
 
+use crate::backend::audit_log::AuditLog;
 use crate::backend::boot::OpenStore;
 use crate::backend::byte_budget::ByteBudget;
 use crate::backend::certificate_dates::CertificateDates;
@@ -40,12 +43,20 @@ pub struct RequestLimits {
     pub request_bodies: Share,
     /// Memory for responses being sent.
     pub responses: Share,
+    /// Memory for HTTP/2 requests in progress.
+    pub requests: Share,
+    /// Memory for refusals of HTTP/2 requests that wait to be sent.
+    pub request_refusals: Share,
 }
 
 /// Names of the limits on request bodies, in all and per identity.
 const REQUEST_BODY_LIMITS: (&str, &str) = ("request_body_bytes_max", "request_body_bytes_per_identity_max");
 /// Names of the limits on responses, in all and per identity.
 const RESPONSE_LIMITS: (&str, &str) = ("response_bytes_max", "response_bytes_per_identity_max");
+/// Names of the limits on HTTP/2 requests in progress, in all and per identity.
+const REQUEST_LIMITS: (&str, &str) = ("request_bytes_max", "request_bytes_per_identity_max");
+/// Names of the limits on their refusals. No response carries them.
+const REFUSAL_LIMITS: (&str, &str) = ("refusal_bytes_max", "refusal_bytes_per_identity_max");
 
 /// Fills a buffer with random bytes.
 pub(crate) type FillRandom = Box<dyn Fn(&mut [u8]) + Send + Sync>;
@@ -57,6 +68,12 @@ pub(crate) struct Components {
     pub(crate) metrics: Arc<Metrics>,
     /// Shared with the observer of the shards.
     pub(crate) event_log: Arc<EventLog>,
+    /// Shared with the shards.
+    pub(crate) memory: MemoryBudget,
+    /// The directory of the store, if it has one.
+    pub(crate) directory: Option<PathBuf>,
+    /// Shared with the observer of the shards.
+    pub(crate) audit_log: Option<Arc<AuditLog>>,
     /// Shared with the identities, which are reloaded.
     pub(crate) certificates: Arc<CertificateDates>,
     pub(crate) clocks: Clocks,
@@ -76,6 +93,10 @@ pub struct Backend {
     pub(crate) torn_tails: Vec<TornTail>,
     pub(crate) metrics: Arc<Metrics>,
     pub(crate) event_log: Arc<EventLog>,
+    pub(crate) audit_log: Option<Arc<AuditLog>>,
+    memory: MemoryBudget,
+    /// The directory of the store, if it has one.
+    pub(crate) directory: Option<PathBuf>,
     /// When the server's certificates expire.
     pub(crate) certificates: Arc<CertificateDates>,
     pub(crate) subscribers: Arc<Subscribers>,
@@ -83,6 +104,10 @@ pub struct Backend {
     pub(crate) request_bodies: ByteBudget,
     /// Memory for responses being sent.
     pub(crate) responses: ByteBudget,
+    /// Memory for HTTP/2 requests in progress.
+    pub(crate) requests: ByteBudget,
+    /// Memory for refusals of HTTP/2 requests that wait to be sent.
+    pub(crate) request_refusals: ByteBudget,
     /// The most rows that one query has visited.
     query_rows_max: Arc<AtomicU64>,
     /// Dropped last: another process may open the store once its shards have ended.
@@ -93,24 +118,37 @@ pub struct Backend {
 pub(crate) struct SubmitOptions {
     /// The connection that the command came by: it is decided only while its client may act.
     pub(crate) connection: PeerConnection,
-    /// 0 if the client sent no correlation id.
-    pub(crate) correlation: u128,
+    /// The correlation id and the certificate, for the audit trail.
+    pub(crate) origin: Origin,
     /// The document of a commit, if it is stored in the log.
     pub(crate) document: Option<Vec<u8>>,
     /// The longest wait for a conflicting lease; `None`: do not wait.
     pub(crate) wait: Option<Span>,
+    /// The attempt that the request is a retry of.
+    pub(crate) attempt: Option<Attempt>,
 }
 
 impl SubmitOptions {
-    pub(crate) fn new(connection: &PeerConnection, correlation: u128) -> SubmitOptions {
-        SubmitOptions { connection: connection.clone(), correlation, document: None, wait: None }
+    pub(crate) fn new(connection: &PeerConnection, origin: Origin) -> SubmitOptions {
+        let origin = Origin { serial: connection.serial().cloned(), ..origin };
+        SubmitOptions { connection: connection.clone(), origin, document: None, wait: None, attempt: None }
     }
 }
 
 impl Backend {
     pub(crate) fn new(store: OpenStore, components: Components) -> Backend {
         let OpenStore { engines, key, map, torn_tails, guard } = store;
-        let Components { settings, metrics, event_log, certificates, clocks, random } = components;
+        let Components {
+            settings,
+            metrics,
+            event_log,
+            memory,
+            directory,
+            audit_log,
+            certificates,
+            clocks,
+            random,
+        } = components;
         assert!(!engines.is_empty(), "a store has at least one shard");
         let draining = AtomicBool::new(false);
         Backend {
@@ -124,10 +162,15 @@ impl Backend {
             torn_tails,
             metrics,
             event_log,
+            audit_log,
+            memory,
+            directory,
             certificates,
             subscribers: Arc::default(),
             request_bodies: ByteBudget::new(REQUEST_BODY_LIMITS, settings.request_bodies),
             responses: ByteBudget::new(RESPONSE_LIMITS, settings.responses),
+            requests: ByteBudget::new(REQUEST_LIMITS, settings.requests),
+            request_refusals: ByteBudget::new(REFUSAL_LIMITS, settings.request_refusals),
             query_rows_max: Arc::default(),
             _guard: guard,
         }
@@ -223,7 +266,7 @@ impl Backend {
             let value = view(kernel, Moment::read(&clocks, now), decision);
             *into.lock().unwrap_or_else(PoisonError::into_inner) = Some(value);
         });
-        let SubmitOptions { connection: client, correlation, document, wait } = options;
+        let SubmitOptions { connection: client, origin, document, wait, attempt } = options;
         let mut guard = wait.map(|_| WaiterGuard::new(self.engine(shard), &client));
         let connection = guard.as_ref().map(|guard| guard.connection.clone());
         let wait = wait.zip(connection).map(|(timeout, connection)| Wait { timeout, connection });
@@ -239,7 +282,8 @@ impl Backend {
         });
         let authorization = client.authorization().clone();
         let on_decided = Some(on_decided);
-        let submission = Submission { command, correlation, document, wait, authorization, on_decided, to };
+        let submission =
+            Submission { command, origin, document, wait, attempt, authorization, on_decided, to };
         self.engine(shard).sequencer().submit(submission);
         let reply = match &mut guard {
             Some(guard) => guard.wait(receive, &client).await,
@@ -259,9 +303,16 @@ impl Backend {
         match reply {
             Some(Ok(decision)) => Ok(decision),
             Some(Err(Unavailable::Stopped)) if self.is_draining() => Err(BackendError::Draining),
+            Some(Err(Unavailable::Dismissed(attempt))) => Err(BackendError::Dismissed(attempt)),
             Some(Err(why)) => Err(BackendError::Unavailable(why)),
             None => Err(BackendError::Indeterminate),
         }
+    }
+
+    /// Every limit in bytes, and how much of it is in use.
+    pub(crate) fn limits_in_use(&self) -> Vec<LimitUsage> {
+        let buffers = [self.request_bodies.usage(), self.responses.usage()];
+        self.memory.usage().into_iter().chain(buffers).collect()
     }
 
     /// The most rows that one query has visited: while it ran, no request was decided.

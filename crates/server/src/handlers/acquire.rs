@@ -7,20 +7,23 @@ use axum::Extension;
 use axum::body::Bytes;
 use axum::extract::{Path, State};
 use axum::response::Response;
+use engine::Decision;
 use identity::Right;
 use kernel::{Action, Command, Shard};
 use serde::Deserialize;
 use utoipa::IntoParams;
 
 use crate::backend::download::{CountedStream, DocumentReader};
+use crate::backend::error::BackendError;
 use crate::backend::leases::check_covered;
 use crate::backend::shards::{Backend, SubmitOptions};
+use crate::parse::attempt::RequestBinding;
 use crate::parse::query::{Flag, Query};
-use crate::parse::{self, Headers, idempotency, lease_request};
+use crate::parse::{self, Headers, attempt, idempotency, lease_request};
 use crate::peer::Peer;
 use crate::present::delivery;
 use crate::present::leases::{self, GrantView};
-use crate::present::refusals::{self, RefusalResponse};
+use crate::present::refusals::{self, IntoRefusal as _, RefusalResponse};
 
 /// The capacity for a response over one key.
 const GRANT_BYTES: usize = 512;
@@ -39,8 +42,10 @@ pub(crate) async fn acquire(
     Headers(headers): Headers,
     body: Bytes,
 ) -> Result<Response, RefusalResponse> {
-    backend.check_not_draining()?;
     let fields: requests::Acquire = parse::body(&body)?;
+    backend
+        .check_not_draining()
+        .map_err(|error| attempt::kept(error.into_refusal(), fields.attempt_id.as_deref()))?;
     let grant = lease_request::grant(&backend.settings, &peer, &fields)?;
     let include_state = Flag::is_set(query.include_state);
     if include_state {
@@ -48,14 +53,16 @@ pub(crate) async fn acquire(
         parse::require_right(&peer, &grant.namespace, Right::Read)?;
     }
     let wait = lease_request::wait(&backend.settings, fields.block_seconds)?;
+    let binding = RequestBinding::new(&backend.key, &peer.identity, &grant);
+    let attempt = attempt::presented(&binding, fields.attempt_id.as_deref())?;
     let shard = backend.shard_of(&grant.namespace);
     let reserve = fields.reserve.unwrap_or(false);
     let action = if reserve { Action::Reserve(grant) } else { Action::Acquire(grant) };
     let request = idempotency::key(&headers, api::path::ACQUIRE, &[&body])?;
     let command = Command { identity: Some(peer.identity), request, action };
-    let correlation = parse::correlation(&headers)?;
-    let options = SubmitOptions { wait, ..SubmitOptions::new(&peer.connection, correlation) };
-    submit_for_lease(&backend, shard, command, options, include_state).await
+    let origin = parse::origin(&headers)?;
+    let options = SubmitOptions { wait, attempt, ..SubmitOptions::new(&peer.connection, origin) };
+    submit_for_lease(&backend, shard, command, options, include_state, Some(&binding)).await
 }
 
 pub(crate) async fn rebind(
@@ -73,8 +80,8 @@ pub(crate) async fn rebind(
     let shard = backend.shard_of_lease(credential.lease)?;
     let request = idempotency::key(&headers, "rebind", &[&body])?;
     let command = Command { identity: Some(peer.identity), request, action: Action::Rebind(credential) };
-    let options = SubmitOptions::new(&peer.connection, parse::correlation(&headers)?);
-    submit_for_lease(&backend, shard, command, options, false).await
+    let options = SubmitOptions::new(&peer.connection, parse::origin(&headers)?);
+    submit_for_lease(&backend, shard, command, options, false, None).await
 }
 
 async fn submit_for_lease(
@@ -83,12 +90,28 @@ async fn submit_for_lease(
     command: Command,
     options: SubmitOptions,
     include_state: bool,
+    binding: Option<&RequestBinding<'_>>,
 ) -> Result<Response, RefusalResponse> {
     let identity = command.identity.clone().expect("every request has an identity");
-    let (decision, view, delivery) =
-        backend.submit_for_lease(shard, command, options, GrantView::read).await?;
+    let submitted = backend.submit_for_lease(shard, command, options, GrantView::read).await;
+    let (decision, view, delivery) = submitted.map_err(|error| {
+        let dismissed = match &error {
+            BackendError::Dismissed(attempt) => binding.zip(Some(*attempt)),
+            _ => None,
+        };
+        let refusal = error.into_refusal();
+        match dismissed {
+            Some((binding, attempt)) => binding.with_attempt(refusal, &attempt),
+            None => refusal,
+        }
+    })?;
     let Some(granted) = leases::granted(&decision) else {
-        return Err(refusals::refused(&decision, view.blocked_by).into());
+        let refusal = refusals::refused(&decision, view.blocked_by);
+        return Err(match (binding, &decision) {
+            (Some(binding), Decision::Blocked(blocked)) => binding.with_attempt(refusal, &blocked.attempt),
+            _ => refusal,
+        }
+        .into());
     };
     let response = leases::granted_response(backend, granted, &view);
     let mut body = Vec::with_capacity(GRANT_BYTES);

@@ -12,18 +12,17 @@ use kernel::AgentName;
 use serde::Deserialize;
 use utoipa::IntoParams;
 
+use crate::act_target::{ActTarget, TargetSlot};
 use crate::backend::agents::AgentCommands;
 use crate::backend::lists;
 use crate::backend::shards::Backend;
+use crate::parse::paging::PAGE_MAX;
 use crate::parse::query::Query;
 use crate::parse::{self, Headers, idempotency};
 use crate::peer::Peer;
 use crate::present::JsonResult;
 use crate::present::agents::agent as presented;
 use crate::present::refusals::bad_cursor;
-
-/// The most agents on a page.
-const PAGE_MAX: usize = 1000;
 
 #[derive(Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
@@ -60,6 +59,7 @@ pub(crate) async fn agents(
 pub(crate) async fn set_state(
     State(backend): State<Arc<Backend>>,
     Extension(peer): Extension<Peer>,
+    Extension(target): Extension<TargetSlot>,
     Path(id): Path<String>,
     Headers(headers): Headers,
     body: Bytes,
@@ -68,15 +68,16 @@ pub(crate) async fn set_state(
     let namespace = parse::namespace(namespace.as_deref())?;
     let agent = parse::agent(&id)?;
     let operator = peer.operates(Some(&namespace));
+    target.name(ActTarget::agent(&namespace, &agent, paused_by(state)));
     if !operator {
         parse::require_right(&peer, &namespace, Right::Write)?;
     }
     if state == AgentState::Paused {
         parse::require_operator_of(&peer, Some(&namespace))?;
     }
-    let correlation = parse::correlation(&headers)?;
+    let origin = parse::origin(&headers)?;
     let commands =
-        AgentCommands { backend: &backend, peer: &peer, namespace: &namespace, agent: &agent, correlation };
+        AgentCommands { backend: &backend, peer: &peer, namespace: &namespace, agent: &agent, origin };
     let sent: [&[u8]; 2] = [id.as_bytes(), &body];
     let request = |part| idempotency::key_of_part(&headers, "agent", &sent, part);
     let view = match state {
@@ -92,4 +93,13 @@ pub(crate) async fn set_state(
         }
     };
     Ok(Json(presented(&namespace, &view)))
+}
+
+/// Whether an operator's announcement pauses or resumes the agent's grants.
+fn paused_by(state: AgentState) -> Option<bool> {
+    match state {
+        AgentState::Paused => Some(true),
+        AgentState::Alive => Some(false),
+        AgentState::DieRestart => None,
+    }
 }

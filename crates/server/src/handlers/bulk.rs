@@ -43,7 +43,7 @@ pub(crate) async fn heartbeat(
         let renewals =
             leases.iter().map(|(_, credential)| Renewal { held: *credential, ttl: None }).collect();
         let command = request.command(Action::Renew(renewals), None);
-        let options = SubmitOptions::new(&request.peer.connection, request.correlation);
+        let options = SubmitOptions::new(&request.peer.connection, request.origin.clone());
         let decision = backend.submit(shard, command, options, |_, moment, _| moment).await;
         for (position, (index, _)) in leases.iter().enumerate() {
             renewed[*index] = renewal(&decision, position);
@@ -85,7 +85,7 @@ pub(crate) async fn release(
         };
         leases.into_iter().map(command).collect::<Vec<_>>()
     });
-    let source = (&request.peer.connection, request.correlation);
+    let source = (&request.peer.connection, request.origin.clone());
     for IndexedDecision { index, result } in submit_all(&backend, source, commands, |_, _, _| ()).await {
         released[index] =
             result.map_err(Refusal::from).and_then(|(decision, ())| match (decision.response(), &decision) {
@@ -143,7 +143,7 @@ async fn begin(backend: &Backend, body: BulkBody<Bulk>) -> Result<BulkRequest, R
         }
     }
     if let Some(agent) = &request.agent {
-        mark_alive(backend, &request.peer, &request.namespace, agent, request.correlation).await?;
+        mark_alive(backend, &request.peer, &request.namespace, agent, &request.origin).await?;
     }
     Ok(request)
 }
@@ -218,7 +218,7 @@ async fn rebind_expired(
             commands.push(IndexedCommand { index, shard: *shard, command });
         }
     }
-    let source = (&request.peer.connection, request.correlation);
+    let source = (&request.peer.connection, request.origin.clone());
     let decisions = submit_all(backend, source, commands.into_iter(), GrantView::read).await;
     for IndexedDecision { index, result } in decisions {
         let Ok(truth) = &mut truths[index] else { continue };

@@ -9,7 +9,7 @@ use api::schema_types;
 use axum::extract::{Path, State};
 use axum::{Extension, Json};
 use engine::observe::ContentionEvent;
-use engine::waiters::Waiter;
+use engine::waiters::{Ticket, Waiter};
 use identity::Right;
 use kernel::{Bundle, LeaseId, Member, Namespace, PAGE_ROWS, Predicate};
 use serde::Deserialize;
@@ -57,7 +57,7 @@ pub(crate) async fn resource(
     let read = move |view: &ShardView<'_>| {
         let (mut leases, more) = view.kernel.some_conflicts(&of, &bundle, LEASES_MAX, view.now);
         leases.sort_by_key(|lease| (lease.age, lease.id));
-        (leases, more, view.waiters.count_ahead(&of, &bundle, None), view.moment)
+        (leases, more, view.waiters.count_ahead(&of, &bundle, Ticket::LAST), view.moment)
     };
     let (leases, more, waiters, moment) = backend.query(backend.shard_of(&namespace), read).await?;
     Ok(Json(ResourceState {

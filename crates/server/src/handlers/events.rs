@@ -200,7 +200,7 @@ impl Follower {
             (EventKind::Lease(_), None | Some(None)) => return self.chunk.push_str(present::RESET),
             _ => return,
         };
-        present::append(&mut self.chunk, entry.id, &event);
+        present::append(&mut self.chunk, entry, event);
     }
 
     fn may_read(&self, namespace: &Namespace) -> bool {

@@ -117,7 +117,7 @@ async fn submit(
     let shard = backend.shard_of_lease(credential.lease)?;
     let request = idempotency::key(headers, action.name(), &[body])?;
     let command = Command { identity: Some(peer.identity.clone()), request, action };
-    let options = SubmitOptions::new(&peer.connection, parse::correlation(headers)?);
+    let options = SubmitOptions::new(&peer.connection, parse::origin(headers)?);
     Ok(backend.submit(shard, command, options, |_, moment, _| moment).await?)
 }
 

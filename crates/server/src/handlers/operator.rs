@@ -3,7 +3,6 @@
 //! **Invariant.** An operator acts in the namespaces of its certificate and nowhere else; what concerns all namespaces
 //! needs a certificate for `*`. A lease elsewhere is reported like one that was never issued.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use api::{requests, responses};
@@ -13,45 +12,68 @@ use axum::http::HeaderMap;
 use axum::{Extension, Json};
 use engine::Decision;
 use kernel::{
-    Action, Command, Kernel, LeaseId, Namespace, Outcome, Party, Pause, Paused, Policy, Rejection, Scope,
-    Shard,
+    Action, Command, Identity, Kernel, LeaseId, Namespace, Outcome, Party, Pause, Paused, Policy, Rejection,
+    Scope, Shard,
 };
+use serde::Deserialize;
+use utoipa::IntoParams;
 
+use crate::act_target::{ActTarget, TargetSlot};
 use crate::backend::error::BackendError;
 use crate::backend::leases::visible_lease;
 use crate::backend::lists;
 use crate::backend::moment::Moment;
 use crate::backend::shards::{Backend, SubmitOptions};
 use crate::parse::idempotency;
+use crate::parse::paging::{self, PAGE_BYTES, PAGE_MAX};
+use crate::parse::query::Query;
 use crate::parse::{self, Headers};
 use crate::peer::Peer;
 use crate::present::JsonResult;
 use crate::present::leases::public_lease;
 use crate::present::refusals::{RefusalResponse, refused};
 
+/// The longest entry in JSON, in bytes: each character of a name may need a backslash, and the rest is numbers.
+const QUOTA_BYTES: usize = 2 * (Namespace::MAX_BYTES + Identity::MAX_BYTES) + 200;
+// The number of rows bounds the bytes of a page.
+const _: () = assert!(PAGE_MAX * QUOTA_BYTES <= PAGE_BYTES);
+
+#[derive(Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct QuotasQuery {
+    /// `cursor` of the previous page.
+    #[param(max_length = 388, pattern = r"^[0-9]{1,3}:[^\u0000-\u001f\u007f-\u009f]*$")]
+    cursor: Option<String>,
+    /// Maximum number of quotas on a page.
+    #[param(minimum = 1, maximum = 1000)]
+    limit: Option<usize>,
+}
+
 pub(crate) async fn revoke_lease(
     State(backend): State<Arc<Backend>>,
     Extension(peer): Extension<Peer>,
+    Extension(target): Extension<TargetSlot>,
     Path(id): Path<String>,
     Headers(headers): Headers,
 ) -> JsonResult<responses::Lease> {
-    act_on_lease(&backend, &peer, &id, Action::Revoke, &headers).await
+    act_on_lease(&backend, &peer, (&id, &target), Action::Revoke, &headers).await
 }
 
 pub(crate) async fn reclaim_lease(
     State(backend): State<Arc<Backend>>,
     Extension(peer): Extension<Peer>,
+    Extension(target): Extension<TargetSlot>,
     Path(id): Path<String>,
     Headers(headers): Headers,
 ) -> JsonResult<responses::Lease> {
-    act_on_lease(&backend, &peer, &id, Action::Reclaim, &headers).await
+    act_on_lease(&backend, &peer, (&id, &target), Action::Reclaim, &headers).await
 }
 
 /// Submits an action on a lease, and returns the lease as it is afterwards.
 async fn act_on_lease(
     backend: &Backend,
     peer: &Peer,
-    id: &str,
+    (id, target): (&str, &TargetSlot),
     action: fn(LeaseId) -> Action,
     headers: &HeaderMap,
 ) -> JsonResult<responses::Lease> {
@@ -60,8 +82,11 @@ async fn act_on_lease(
     let shard = backend.shard_of_lease(lease)?;
     let sent = SentAction { headers, body: id.as_bytes(), part: "" };
     let command = command(peer, action(lease), sent)?;
-    let options = SubmitOptions::new(&peer.connection, parse::correlation(headers)?);
-    visible_lease(backend, lease, |namespace| peer.operates(Some(namespace))).await?;
+    let options = SubmitOptions::new(&peer.connection, parse::origin(headers)?);
+    let found = visible_lease(backend, lease, |namespace| peer.operates(Some(namespace))).await;
+    let named = found.as_ref().map(|(view, _)| ActTarget::lease(view));
+    target.name(named.unwrap_or_else(|_| ActTarget::unknown_lease(lease)));
+    found?;
     let read = move |kernel: &Kernel, at: Moment, _: &Decision| (kernel.lease(lease, at.now).ok(), at);
     let (decision, (view, moment)) = backend.submit(shard, command, options, read).await?;
     match view.filter(|_| decision.response().is_some()) {
@@ -73,12 +98,14 @@ async fn act_on_lease(
 pub(crate) async fn revoke(
     State(backend): State<Arc<Backend>>,
     Extension(peer): Extension<Peer>,
+    Extension(target): Extension<TargetSlot>,
     Headers(headers): Headers,
     body: Bytes,
 ) -> JsonResult<responses::RevokedAll> {
     parse::require_operator(&peer)?;
     let fields: requests::Party = parse::body(&body)?;
     let party = parse::operator::party(&fields)?;
+    target.name(ActTarget::party(&party));
     let (Party::Identity(namespace, _) | Party::Agent(namespace, _)) = &party;
     parse::require_operator_of(&peer, Some(namespace))?;
     let shard = backend.shard_of(namespace);
@@ -95,12 +122,14 @@ pub(crate) async fn revoke(
 pub(crate) async fn pause(
     State(backend): State<Arc<Backend>>,
     Extension(peer): Extension<Peer>,
+    Extension(target): Extension<TargetSlot>,
     Headers(headers): Headers,
     body: Bytes,
 ) -> JsonResult<responses::Done> {
     parse::require_operator(&peer)?;
     let fields: requests::Pause = parse::body(&body)?;
     let pause = parse::operator::pause(&fields)?;
+    target.name(ActTarget::pause(&pause));
     let namespace = match &pause.whom {
         Paused::Agent(namespace, _) => Some(namespace.clone()),
         Paused::Scope(scope) => scope.namespace.clone(),
@@ -112,6 +141,7 @@ pub(crate) async fn pause(
 pub(crate) async fn set_quota(
     State(backend): State<Arc<Backend>>,
     Extension(peer): Extension<Peer>,
+    Extension(target): Extension<TargetSlot>,
     Headers(headers): Headers,
     body: Bytes,
 ) -> JsonResult<responses::Done> {
@@ -119,6 +149,7 @@ pub(crate) async fn set_quota(
     let fields: requests::Quota = parse::body(&body)?;
     let quota = parse::operator::quota(&fields)?;
     let scope = quota.scope.clone();
+    target.name(ActTarget::scope(&scope, fields.paused));
     let sent = SentAction { headers: &headers, body: &body, part: "" };
     let action = Action::SetQuota(quota);
     let done = submit_to_scope(&backend, &peer, scope.namespace.as_ref(), &action, sent).await?;
@@ -132,11 +163,13 @@ pub(crate) async fn set_quota(
 pub(crate) async fn delete_namespace(
     State(backend): State<Arc<Backend>>,
     Extension(peer): Extension<Peer>,
+    Extension(target): Extension<TargetSlot>,
     Path(name): Path<String>,
     Headers(headers): Headers,
 ) -> JsonResult<responses::Done> {
     parse::require_operator(&peer)?;
     let namespace = parse::namespace(Some(&name))?;
+    target.name(ActTarget::namespace(&namespace));
     parse::require_operator_of(&peer, Some(&namespace))?;
     let shard = backend.shard_of(&namespace);
     let action = Action::DropNamespace(namespace);
@@ -194,7 +227,7 @@ async fn submit(
     sent: SentAction<'_>,
 ) -> Result<Decision, RefusalResponse> {
     let command = command(peer, action, sent)?;
-    let options = SubmitOptions::new(&peer.connection, parse::correlation(sent.headers)?);
+    let options = SubmitOptions::new(&peer.connection, parse::origin(sent.headers)?);
     Ok(backend.submit(shard, command, options, |_, _, _| ()).await?.0)
 }
 
@@ -206,16 +239,18 @@ fn command(peer: &Peer, action: Action, sent: SentAction<'_>) -> Result<Command,
 pub(crate) async fn quotas(
     State(backend): State<Arc<Backend>>,
     Extension(peer): Extension<Peer>,
+    Query(query): Query<QuotasQuery>,
 ) -> JsonResult<responses::Quotas> {
     parse::require_operator(&peer)?;
-    // A scope without a namespace is in every shard.
-    let mut policies: BTreeMap<Scope, Policy> = BTreeMap::new();
-    for shard in backend.shards() {
-        policies.extend(lists::policies(&backend, shard).await?);
-    }
-    let visible = policies.iter().filter(|(scope, _)| peer.operates(scope.namespace.as_ref()));
-    let quotas = visible.map(|(scope, policy)| scope_quota(scope, policy)).collect();
-    Ok(Json(responses::Quotas { quotas }))
+    let after = query.cursor.as_deref().map(paging::scope).transpose()?;
+    let limit = parse::page_limit(query.limit, PAGE_MAX)?;
+    let is_visible = |scope: &Scope| peer.operates(scope.namespace.as_ref());
+    let mut policies = lists::policies(&backend, after, limit + 1, is_visible).await?;
+    let more = policies.len() > limit;
+    policies.truncate(limit);
+    let cursor = policies.last().filter(|_| more).map(|(scope, _)| paging::scope_cursor(scope));
+    let quotas = policies.iter().map(|(scope, policy)| scope_quota(scope, policy)).collect();
+    Ok(Json(responses::Quotas { quotas, cursor }))
 }
 
 fn scope_quota(scope: &Scope, policy: &Policy) -> responses::ScopeQuota {

@@ -71,8 +71,8 @@ pub(crate) async fn update(
     };
     let action = Action::Commit(Commit { write, etag, bytes, location });
     let command = Command { identity: Some(peer.identity), request, action };
-    let correlation = parse::correlation(&headers)?;
-    let options = SubmitOptions { document: inline, ..SubmitOptions::new(&peer.connection, correlation) };
+    let origin = parse::origin(&headers)?;
+    let options = SubmitOptions { document: inline, ..SubmitOptions::new(&peer.connection, origin) };
     let decision = upload::commit(&backend, shard, command, options, pin).await?;
     match decision.response() {
         Some(kernel::Response::Committed(version)) => {
@@ -97,7 +97,7 @@ pub(crate) async fn remove(
     let write = write(credential, key, &conditions, release);
     let action = Action::Remove(Removal { write });
     let command = Command { identity: Some(peer.identity), request, action };
-    let options = SubmitOptions::new(&peer.connection, parse::correlation(&headers)?);
+    let options = SubmitOptions::new(&peer.connection, parse::origin(&headers)?);
     let (decision, ()) = backend.submit(shard, command, options, |_, _, _| ()).await?;
     match decision.response() {
         Some(kernel::Response::Removed { removed, version }) => {

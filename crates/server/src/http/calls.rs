@@ -102,7 +102,9 @@ fn acquire_call() -> ApiCall {
         .named("leases", "acquire", "Acquire a lease")
         .described(
             "Over one key, or over several resources, all or none. With `block_seconds` a blocked request waits in a fair queue. \
-             Keep `lease_id`: every call under the lease needs it.",
+             A refusal with `attempt_id` keeps the place in that queue: send it with the next try of the same request, within the server's \
+             `acquire-block` and 15 s, also after a restart of the server. To have one when the connection breaks, send the request \
+             once without `block_seconds` first. Keep `lease_id`: every call under the lease needs it.",
         )
         .query::<acquire::AcquireQuery>()
         .body::<requests::Acquire>()
@@ -178,6 +180,7 @@ fn contention() -> Vec<ApiCall> {
             .reads()
             .with::<responses::Lease>()
             .with::<responses::Member>()
+            .with::<schema_types::ResourceCondition>()
             .returns::<agents::ResourceState>("The state of the resource now.")
             .refuses(&[InvalidKey, Forbidden]),
         ApiCall::get(path::CONTENTION, contention_calls::contention)
@@ -354,6 +357,14 @@ fn views() -> Vec<ApiCall> {
             .reads()
             .returns::<responses::Described>("The state of the key.")
             .refuses(&[InvalidKey, MissingKey, Forbidden, NotFound]),
+        ApiCall::get(path::KEYS, view_calls::keys)
+            .named("views", "keys", "List the keys of a namespace that have a document")
+            .described("Sorted by name. Paged: repeat with `cursor` from the response until it has none.")
+            .query::<view_calls::KeysQuery>()
+            .reads()
+            .with::<responses::StoredKey>()
+            .returns::<responses::Keys>("One page of the list.")
+            .refuses(&[InvalidKey, Forbidden]),
         ApiCall::get(path::LEASES, view_calls::leases)
             .named("views", "leases", "List all leases that the caller may see")
             .described("Paged: repeat with `cursor` from the response until it has none.")
@@ -377,8 +388,10 @@ fn views() -> Vec<ApiCall> {
             .refuses(&[InvalidKey, MissingKey, Forbidden]),
         ApiCall::get(path::NAMESPACES, view_calls::namespaces)
             .named("views", "namespaces", "List all namespaces that the caller may see")
+            .described("Paged: repeat with `cursor` from the response until it has none.")
+            .query::<view_calls::NamespacesQuery>()
             .reads()
-            .returns::<responses::Namespaces>("Names of the namespaces, sorted."),
+            .returns::<responses::Namespaces>("One page of the list."),
     ]
 }
 
@@ -418,12 +431,18 @@ fn operators() -> Vec<ApiCall> {
             .refuses(&[InvalidKey, Forbidden, InvalidState]),
         ApiCall::get(path::QUOTAS, operator::quotas)
             .named("operators", "quotas", "List all quotas")
+            .described("Paged: repeat with `cursor` from the response until it has none.")
+            .query::<operator::QuotasQuery>()
             .reads()
-            .returns::<responses::Quotas>("One quota for each scope.")
+            .returns::<responses::Quotas>("One page of the list.")
             .refuses(&[Forbidden]),
         ApiCall::put(path::QUOTAS, operator::set_quota)
             .named("operators", "set_quota", "Set the quota of a scope")
-            .described("Replaces the scope's quota: a missing limit is unlimited. Accepts what `GET` returns.")
+            .described(
+                "Replaces the scope's quota: a missing limit is unlimited. `paused` pauses or resumes the scope as `POST \
+                 /v1/pause` does; if missing, that is unchanged. An entry that `GET` returns is accepted, and restores that \
+                 entry.",
+            )
             .body::<requests::Quota>()
             .changes()
             .returns::<responses::Done>("The change was applied.")

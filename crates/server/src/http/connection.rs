@@ -16,7 +16,7 @@ use std::time::Duration;
 use api::{Code, Refusal, path};
 use axum::body::{Body, Bytes};
 use axum::extract::State;
-use axum::http::{Method, Request};
+use axum::http::{Method, Request, Version};
 use axum::response::{IntoResponse, Response};
 use axum::{BoxError, Extension, Router};
 use http_body::Body as _;
@@ -35,13 +35,14 @@ use crate::http::reload::Reloader;
 use crate::http::response_budget;
 use crate::http::response_watch::ResponseWatch;
 use crate::http::router::Routes;
+use crate::http::stream_budget::RequestMemory;
 use crate::http::timeouts::{BodyLimits, TimedBody};
 use crate::parse::Headers;
 use crate::parse::query::Query;
 use crate::peer::{CertificateCheck, Peer};
 use crate::present::refusals::{self, RefusalResponse};
 
-/// The longest body on the fast path, in bytes.
+/// The longest body on the fast path, and of those that are read before they are handled, in bytes.
 const FAST_PATH_BODY_MAX: u64 = 16 << 10;
 
 /// The calls of connections beyond the limit.
@@ -134,6 +135,11 @@ impl<B: RequestBody> hyper::service::Service<Request<B>> for ConnectionService {
 impl ConnectionContext {
     async fn handle<B: RequestBody>(&self, request: Request<B>) -> Response {
         let version = request.version();
+        let memory = match RequestMemory::take(&self.backend, &self.peer, version) {
+            Ok(memory) => memory,
+            Err(refusal) => return self.responses.watch(version, *refusal),
+        };
+        let (method, uri) = (request.method().clone(), request.uri().clone());
         let response = match self.check(request.uri().path()) {
             Ok(()) => self.dispatch(request).await,
             Err(refusal) => RefusalResponse(refusal).into_response(),
@@ -144,7 +150,8 @@ impl ConnectionContext {
         } else {
             response
         };
-        self.responses.watch(version, response)
+        self.observer.refusals.responded(&self.peer, &method, &uri, &response);
+        memory.until_sent(self.responses.watch(version, response))
     }
 
     /// Checks that the client may send requests now, and this one.
@@ -167,15 +174,30 @@ impl ConnectionContext {
                 let handle = async |request| call.handle(self, request).await;
                 self.observer.observe_direct(call.path(), &self.peer, request, handle).await
             }
-            None => self.route(request).await,
+            None => match self.read_short_body(request).await {
+                Ok(request) => self.route(request).await,
+                Err(refusal) => RefusalResponse(refusal).into_response(),
+            },
         };
         response_budget::charge(&self.backend.responses, &self.peer.identity, response)
     }
 
-    fn route<B: RequestBody>(&self, request: Request<B>) -> Pin<Box<dyn Future<Output = Response> + Send>> {
-        let with_timeout = |body| Body::new(TimedBody::new(body, self.body_limits, &self.peer.connection));
-        let mut request =
-            request.map(|body: B| if body.is_end_stream() { Body::empty() } else { with_timeout(body) });
+    /// Makes the body of a request one that the handlers read, with timeouts. A short body on HTTP/2 is read here: a handler
+    /// that refuses the request without reading it would reset the stream behind its response, and clients, curl among
+    /// them, lose a response whose stream is reset while they send.
+    async fn read_short_body<B: RequestBody>(&self, request: Request<B>) -> Result<Request<Body>, Refusal> {
+        let is_http2 = request.version() == Version::HTTP_2;
+        let (head, body) = request.into_parts();
+        if body.is_end_stream() {
+            return Ok(Request::from_parts(head, Body::empty()));
+        }
+        let is_short = body.size_hint().exact().is_some_and(|length| length <= FAST_PATH_BODY_MAX);
+        let body = TimedBody::new(body, self.body_limits, &self.peer.connection);
+        let body = if is_http2 && is_short { Body::from(read_body(body).await?) } else { Body::new(body) };
+        Ok(Request::from_parts(head, body))
+    }
+
+    fn route(&self, mut request: Request<Body>) -> Pin<Box<dyn Future<Output = Response> + Send>> {
         request.extensions_mut().insert(self.peer.clone());
         if let Some(revocation) = &self.revocation {
             request.extensions_mut().insert(revocation.recheck(&self.peer));
@@ -254,7 +276,7 @@ async fn read_body<B: RequestBody>(mut body: TimedBody<B>) -> Result<Bytes, Refu
     Ok([first, rest].concat().into())
 }
 
-/// Refuses certificates that were revoked or have expired since the handshake.
+/// Refuses certificates that are not valid any more, though they were at the handshake.
 #[derive(Clone)]
 pub(crate) struct RevocationCheck {
     tls: Tls,
@@ -270,13 +292,7 @@ impl RevocationCheck {
         let refuse = |why: String| Refusal::new(Code::Unauthenticated, why);
         let certificate = peer.certificate.as_ref();
         let certificate = certificate.ok_or_else(|| refuse("the client has no certificate".to_string()))?;
-        if self.tls.server.distrusts(certificate) {
-            return Err(refuse(format!(
-                "the certificate's CA is no longer trusted: serial={}",
-                certificate.serial
-            )));
-        }
-        self.tls.denylist.check(certificate, self.now()).map_err(|why| refuse(why.to_string()))
+        self.tls.check(certificate, &peer.connection, self.now()).map_err(|why| refuse(why.to_string()))
     }
 
     fn now(&self) -> UnixTime {

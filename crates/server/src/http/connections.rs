@@ -13,7 +13,7 @@ use std::net::{IpAddr, Ipv6Addr};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use identity::{CertificateRefusal, PeerIdentity, Role, UnixTime};
+use identity::{PeerIdentity, Role, UnixTime};
 use tokio::sync::Notify;
 
 use crate::backend::metrics::Metrics;
@@ -140,15 +140,23 @@ struct OpenConnection {
     allowed: ConnectionUse,
 }
 
+/// The connections that are kept for operators, of at most `max`.
+fn operators_reserved(max: usize) -> usize {
+    (max / 10).clamp(1, OPERATORS_RESERVED_MAX).min(max.saturating_sub(1))
+}
+
+/// Half of the connections that are not kept for operators: one identity never has more.
+pub(crate) fn most_of_one_owner(max: usize) -> usize {
+    ((max - operators_reserved(max)) / 2).max(1)
+}
+
 impl Connections {
     /// At most `max` connections over TCP, and `per_owner_max` of one identity, but never more than half of them.
     pub(crate) fn new(max: usize, per_owner_max: usize, metrics: &Arc<Metrics>) -> Arc<Connections> {
-        let operators_reserved = (max / 10).clamp(1, OPERATORS_RESERVED_MAX).min(max.saturating_sub(1));
-        let half = ((max - operators_reserved) / 2).max(1);
         Arc::new(Connections {
             max,
-            operators_reserved,
-            per_owner_max: per_owner_max.min(half),
+            operators_reserved: operators_reserved(max),
+            per_owner_max: per_owner_max.min(most_of_one_owner(max)),
             metrics: Arc::clone(metrics),
             state: Mutex::default(),
             closed: Notify::new(),
@@ -204,40 +212,39 @@ impl Connections {
         may_probe.then_some(ConnectionUse::Probes).ok_or(ConnectionLimit::Connections)
     }
 
-    /// Ends the connections whose certificate is revoked or has expired, or whose CA is no longer trusted. Returns their
-    /// number.
+    /// Ends the connections whose certificate is revoked or has expired, whose CA is no longer trusted, or whose identity
+    /// has changed. Returns their number.
+    ///
+    /// The lock is not held meanwhile: after a change of the CAs every chain is verified again.
     pub(crate) fn end_invalid(&self, tls: &Tls, now: UnixTime) -> usize {
-        self.end_where(|open| {
+        let certified = |open: &OpenConnection| {
             let certificate = open.certificate.as_ref()?;
-            if tls.server.distrusts(certificate) {
-                return Some(ConnectionEnd::Distrusted);
-            }
-            match tls.denylist.check(certificate, now) {
-                Ok(()) => None,
-                Err(CertificateRefusal::Revoked(_)) => Some(ConnectionEnd::Revoked),
-                Err(CertificateRefusal::Expired(_)) => Some(ConnectionEnd::Expired),
-            }
-        })
+            Some((open.connection.clone(), Arc::clone(certificate)))
+        };
+        let open: Vec<_> = self.lock().open.values().filter_map(certified).collect();
+        let is_ended = |(connection, certificate): &(PeerConnection, Arc<PeerIdentity>)| {
+            let checked = tls.check(certificate, connection, now);
+            checked.is_err_and(|why| self.end(connection, ConnectionEnd::from(why)))
+        };
+        open.iter().filter(|open| is_ended(open)).count()
     }
 
     /// Ends the connections whose client has not taken a response for this time.
     pub(crate) fn end_stalled(&self, timeout: Duration, bytes_per_second_min: u64) {
-        self.end_where(|open| {
-            open.responses.is_stalled(timeout, bytes_per_second_min).then_some(ConnectionEnd::Stalled)
-        });
-    }
-
-    fn end_where(&self, why: impl Fn(&OpenConnection) -> Option<ConnectionEnd>) -> usize {
-        let mut ended = 0;
         for open in self.lock().open.values() {
-            if let Some(why) = why(open)
-                && open.connection.end(why)
-            {
-                ended += 1;
-                self.metrics.connection_ended(why.as_str());
+            if open.responses.is_stalled(timeout, bytes_per_second_min) {
+                self.end(&open.connection, ConnectionEnd::Stalled);
             }
         }
-        ended
+    }
+
+    /// Returns whether it had not been ended before.
+    fn end(&self, connection: &PeerConnection, why: ConnectionEnd) -> bool {
+        let is_ended = connection.end(why);
+        if is_ended {
+            self.metrics.connection_ended(why.as_str());
+        }
+        is_ended
     }
 
     /// Waits until every connection is closed.

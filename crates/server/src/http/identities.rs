@@ -4,13 +4,14 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use identity::{
-    Denylist, Error, IdentityLocation, RefusalObserver, ServerBundle, ServerTls, SharedDenylist, SpiffeMap,
-    Zeroizing, file,
+    CertificateRefusal, Denylist, Error, IdentityLocation, PeerIdentity, RefusalObserver, ServerBundle,
+    ServerTls, SharedDenylist, SpiffeMap, UnixTime, Zeroizing, file,
 };
 use tokio_rustls::rustls::time_provider::DefaultTimeProvider;
 
 use crate::backend::certificate_dates::CertificateDates;
 use crate::http::{certificate_expiry, first_start, refused_serial};
+use crate::peer::PeerConnection;
 
 /// Where the files of a server's identity are.
 pub(crate) struct IdentitySources {
@@ -36,6 +37,22 @@ pub struct Tls {
     pub server: ServerTls,
     /// Revoked client certificates, checked for every request.
     pub denylist: Arc<SharedDenylist>,
+}
+
+impl Tls {
+    /// Checks that a client's certificate is still valid, and still stands for the same identity.
+    pub(crate) fn check(
+        &self,
+        certificate: &PeerIdentity,
+        connection: &PeerConnection,
+        now: UnixTime,
+    ) -> Result<(), CertificateRefusal> {
+        match connection.chain() {
+            Some(chain) => self.server.check(certificate, chain, now),
+            // Another program has accepted the connection.
+            None => self.denylist.check(certificate, now),
+        }
+    }
 }
 
 /// A server's identity, and the files that it comes from.

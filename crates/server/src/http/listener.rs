@@ -13,6 +13,7 @@ use std::time::Duration;
 
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use hyper_util::server::conn::auto;
+use identity::VerifiedChain;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream, UnixListener};
 use tokio::sync::watch;
@@ -136,9 +137,9 @@ const REPLACED: &str = "too many handshakes: it was the oldest";
 /// Why a handshake failed: for the log.
 type HandshakeError = Box<dyn std::error::Error + Send + Sync>;
 
-/// Read buffer of an HTTP/1 connection, in bytes. It bounds the head of a request, and long reads make long uploads
-/// faster.
-const READ_BUFFER_MAX: usize = 256 << 10;
+/// Read buffer of an HTTP/1 connection, in bytes. It bounds the head of a request: a client that never ends its heads
+/// occupies one on each of its connections. Shorter reads would make long uploads slower.
+const READ_BUFFER_MAX: usize = 64 << 10;
 /// Maximum number of HTTP/2 requests in progress on one connection, waiters included.
 const STREAMS_MAX: u32 = 200;
 /// How much of an HTTP/2 response is buffered, in bytes. With [`STREAMS_MAX`] it bounds the memory of a connection.
@@ -213,7 +214,9 @@ impl Acceptor {
         let (done, serial) = refused_serial::during(handshake).await;
         drop(slot);
         match done {
-            Ok((stream, peer)) => self.serve(stream, peer.on_connection(address), SocketKind::Tcp).await,
+            Ok((stream, peer, chain)) => {
+                self.serve(stream, peer.on_tls_connection(address, chain), SocketKind::Tcp).await;
+            }
             Err(why) => {
                 self.context.backend.metrics.handshake_refused();
                 self.refusals.handshake(address, serial, &*why);
@@ -225,13 +228,16 @@ impl Acceptor {
         &self,
         stream: TcpStream,
         tls: &Tls,
-    ) -> Result<(TlsStream<TcpStream>, Peer), HandshakeError> {
+    ) -> Result<(TlsStream<TcpStream>, Peer, VerifiedChain), HandshakeError> {
+        // Before the configuration: a change of the trusted CAs in between is noticed by the next check.
+        let version = tls.server.version();
         let acceptor = TlsAcceptor::from(tls.server.config());
         let timeout = self.context.limits.head_timeout;
         let stream = tokio::time::timeout(timeout, acceptor.accept(stream)).await??;
         let chain = stream.get_ref().1.peer_certificates().unwrap_or_default();
         let peer = Peer::from_certificate(tls.server.peer(chain)?)?;
-        Ok((stream, peer))
+        let chain = VerifiedChain::new(chain, version);
+        Ok((stream, peer, chain))
     }
 
     fn refuse(&self, limit: ConnectionLimit, address: Option<SocketAddr>) {
@@ -297,8 +303,8 @@ impl Acceptor {
         };
         match end {
             // Dropped, with all its requests.
-            Some(ConnectionEnd::Stalled) => {}
-            Some(ConnectionEnd::Revoked | ConnectionEnd::Expired | ConnectionEnd::Distrusted) => {
+            Some(ConnectionEnd::Stalled | ConnectionEnd::Overloaded) => {}
+            Some(_) => {
                 connection.as_mut().graceful_shutdown();
                 let _ = tokio::time::timeout(END_TIMEOUT, connection).await;
             }

@@ -1,5 +1,6 @@
 //! Wraps every request: turns the framework's own errors into API errors, echoes the correlation id, counts the request
-//! and its duration, and logs it at level debug. Acts of operators are logged at level info, with serial and address.
+//! and its duration, and logs it at level debug. Acts of operators are logged at level info, with serial, address and
+//! target.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -15,14 +16,19 @@ use identity::Role;
 use tracing::field::display;
 use tracing::{Instrument, Span};
 
+use crate::act_target::{ActTarget, TargetSlot};
+use crate::backend::audit_log::RefusedAct;
 use crate::backend::metrics::RouteMetrics;
 use crate::backend::shards::Backend;
 use crate::http::openapi::ApiCall;
+use crate::http::refusal_log::RequestRefusalLog;
 use crate::parse;
 use crate::parse::query::{self, Nothing};
 use crate::peer::Peer;
 use crate::present::refusals::RefusalResponse;
 
+/// The one act of an operator that is no command.
+const RELOAD: &str = "reload";
 /// The route of all unknown paths: they share one metrics series.
 const UNKNOWN: &str = "unknown";
 
@@ -34,8 +40,9 @@ pub(crate) struct RequestObserver {
     unknown: RouteMetrics,
     /// Calls that take no query, by path and method.
     without_query: BTreeSet<(&'static str, &'static str)>,
-    /// Acts of operators, by path and method.
-    operator_acts: BTreeSet<(&'static str, &'static str)>,
+    /// The names of operators' acts, by path and method.
+    operator_acts: BTreeMap<(&'static str, &'static str), &'static str>,
+    pub(crate) refusals: RequestRefusalLog,
 }
 
 /// The state of a request until its response.
@@ -49,40 +56,76 @@ struct RequestInfo {
 /// The middleware of the router.
 pub(crate) async fn observe(
     State(observer): State<Arc<RequestObserver>>,
-    request: Request<Body>,
+    mut request: Request<Body>,
     next: Next,
 ) -> Response {
     let path = request.extensions().get::<MatchedPath>();
     let route = path.and_then(|path| observer.routes.get(path.as_str())).unwrap_or(&observer.unknown);
     let (info, checked) = RequestInfo::new(&request, route.path, request.extensions().get::<Peer>());
-    let act = observer.operator_act(&request, route.path);
+    let act = observer.operator_act(&mut request, route.path);
     let response = match checked.and_then(|()| observer.check_query(&request, route.path)) {
         Ok(()) => as_api_error(next.run(request).instrument(info.span.clone()).await).await,
         Err(refusal) => RefusalResponse(refusal).into_response(),
     };
     if let Some(act) = act {
         act.log(&response, info.correlation.as_ref());
+        act.audit(&observer.backend, &response, info.correlation.as_ref());
     }
     observer.finish(route, info, response)
 }
 
 /// A request of an operator that changes something.
 struct OperatorAct {
+    /// The name of the call.
+    call: &'static str,
     method: Method,
     /// As it was sent: it names the lease or the namespace.
     path: String,
     peer: Peer,
+    target: TargetSlot,
 }
 
 impl OperatorAct {
     fn log(&self, response: &Response, correlation: Option<&HeaderValue>) {
-        let OperatorAct { method, path, peer } = self;
+        let OperatorAct { method, path, peer, target, .. } = self;
         let (identity, status) = (peer.identity.as_str(), response.status().as_u16());
         let serial = peer.certificate.as_ref().map(|certificate| display(certificate.serial));
         let address = peer.connection.address().map(display);
         let correlation = correlation.and_then(|id| id.to_str().ok());
         let code = response.extensions().get::<Code>().map(|code| code.as_str());
-        tracing::info!(identity, serial, address, %method, path, status, code, correlation, "operator's act");
+        let nothing = ActTarget::default();
+        let target = target.get().unwrap_or(&nothing);
+        tracing::info!(
+            identity, serial, address, %method, path, status, code, correlation,
+            target.namespace = target.namespace.as_deref(),
+            target.identity = target.identity.as_deref(),
+            target.agent = target.agent.as_deref(),
+            target.lease = target.lease.map(display),
+            target.resource = target.resource.as_deref(),
+            target.resources = target.resources,
+            target.paused = target.paused,
+            "operator's act"
+        );
+    }
+}
+
+impl OperatorAct {
+    /// Records the act in the audit log, unless the record of its command is there already.
+    fn audit(&self, backend: &Backend, response: &Response, correlation: Option<&HeaderValue>) {
+        let code = response.extensions().get::<Code>().map(|code| code.as_str());
+        let Some(audit_log) = backend.audit_log.as_ref().filter(|_| code.is_some() || self.call == RELOAD)
+        else {
+            return;
+        };
+        audit_log.record_act(RefusedAct {
+            identity: self.peer.identity.as_str().to_string(),
+            serial: self.peer.connection.serial().map(ToString::to_string),
+            correlation: correlation.and_then(|id| id.to_str().ok()).map(str::to_string),
+            call: self.call,
+            status: response.status().as_u16(),
+            code,
+            target: self.target.get().cloned().unwrap_or_default(),
+        });
     }
 }
 
@@ -94,7 +137,7 @@ impl RequestInfo {
         peer: Option<&Peer>,
     ) -> (RequestInfo, Result<(), Refusal>) {
         let headers = request.headers();
-        let checked = parse::check_single(headers).and_then(|()| parse::correlation(headers).map(drop));
+        let checked = parse::check_single(headers).and_then(|()| parse::origin(headers).map(drop));
         let correlation = request.headers().get(&parse::CORRELATION_ID).filter(|_| checked.is_ok()).cloned();
         let span = tracing::debug_span!(
             "request",
@@ -110,13 +153,15 @@ impl RequestInfo {
 impl RequestObserver {
     pub(crate) fn new(backend: &Arc<Backend>, calls: &[ApiCall]) -> RequestObserver {
         let without = calls.iter().filter(|call| !call.takes_query).map(|call| (call.path, call.verb()));
-        let acts = calls.iter().filter(|call| call.is_operator_act()).map(|call| (call.path, call.verb()));
+        let acts = calls.iter().filter(|call| call.is_operator_act());
+        let acts = acts.map(|call| ((call.path, call.verb()), call.name));
         RequestObserver {
             backend: Arc::clone(backend),
             routes: calls.iter().map(|call| (call.path, RouteMetrics::new(call.path))).collect(),
             unknown: RouteMetrics::new(UNKNOWN),
             without_query: without.collect(),
             operator_acts: acts.collect(),
+            refusals: RequestRefusalLog::default(),
         }
     }
 
@@ -146,20 +191,23 @@ impl RequestObserver {
         let code = response.extensions().get::<Code>().copied();
         if let Some(code) = code {
             self.backend.metrics.refused(code);
+            if code == Code::NoSpace {
+                self.refusals.no_space(route.path);
+            }
         }
         route.responded(&self.backend.metrics, status, took);
         tracing::debug!(parent: &span, status, code = code.map(Code::as_str), ms = took.as_secs_f64() * 1000.0, "responded");
         response
     }
 
-    /// The act, if an operator sends one.
-    fn operator_act(&self, request: &Request<Body>, path: &str) -> Option<OperatorAct> {
-        let peer = request.extensions().get::<Peer>().filter(|peer| peer.role == Role::Operator)?;
-        let method = request.method();
-        self.operator_acts.contains(&(path, method.as_str())).then(|| {
-            let path = request.uri().path().to_string();
-            OperatorAct { method: method.clone(), path, peer: peer.clone() }
-        })
+    /// The act, if an operator sends one. Every request for one gets a slot for its target.
+    fn operator_act(&self, request: &mut Request<Body>, path: &str) -> Option<OperatorAct> {
+        let call = *self.operator_acts.get(&(path, request.method().as_str()))?;
+        let target = TargetSlot::default();
+        request.extensions_mut().insert(target.clone());
+        let peer = request.extensions().get::<Peer>().filter(|peer| peer.role == Role::Operator)?.clone();
+        let (method, path) = (request.method().clone(), request.uri().path().to_string());
+        Some(OperatorAct { call, method, path, peer, target })
     }
 
     /// Refuses query parameters of calls that take none.

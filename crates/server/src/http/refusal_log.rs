@@ -1,19 +1,26 @@
-//! Logs refused handshakes and connections: with address and serial, and not more than a few lines per second.
+//! Logs refused handshakes, connections and requests: with address and serial, and not more than a few lines per second.
 //!
-//! **Invariant.** A client without a certificate cannot fill the log: at most [`LINES_MAX`] lines are written per
-//! [`WINDOW`], and the next line after that says how many are missing.
+//! **Invariant.** A client cannot fill the log: at most [`LINES_MAX`] lines of at most [`PATH_MAX`] characters of its
+//! choice are written per [`WINDOW`], and the next line after that says how many are missing.
 
 use std::net::SocketAddr;
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
+use api::Code;
+use axum::http::{Method, StatusCode, Uri};
+use axum::response::Response;
 use identity::Serial;
 use tokio::time::Instant;
+use tracing::field::display;
 
 use crate::http::connections::ConnectionLimit;
+use crate::peer::Peer;
 
 const WINDOW: Duration = Duration::from_secs(1);
 const LINES_MAX: u32 = 5;
+/// The most characters of a path.
+const PATH_MAX: usize = 512;
 
 /// The log of one listener.
 #[derive(Default)]
@@ -51,19 +58,67 @@ impl RefusalLog {
         why: impl std::fmt::Display,
     ) {
         let Some(suppressed) = self.admit() else { return };
-        let (address, serial) = (address.map(tracing::field::display), serial.map(tracing::field::display));
+        let (address, serial) = (address.map(display), serial.map(display));
         tracing::info!(address, serial, %why, suppressed, "handshake refused");
     }
 
     /// A connection was closed because of a limit.
     pub(crate) fn connection(&self, address: Option<SocketAddr>, limit: ConnectionLimit) {
         let Some(suppressed) = self.admit() else { return };
-        let (address, limit) = (address.map(tracing::field::display), limit.as_str());
+        let (address, limit) = (address.map(display), limit.as_str());
         tracing::info!(address, limit, suppressed, "connection refused");
+    }
+
+    fn request(&self, peer: &Peer, method: &Method, uri: &Uri, response: &Response) {
+        let Some(suppressed) = self.admit() else { return };
+        let identity = peer.identity.as_str();
+        let serial = peer.certificate.as_ref().map(|certificate| display(certificate.serial));
+        let address = peer.connection.address().map(display);
+        let path: String = uri.path().chars().take(PATH_MAX).collect();
+        let status = response.status().as_u16();
+        let code = response.extensions().get::<Code>().map(|code| code.as_str());
+        tracing::info!(identity, serial, address, %method, path, status, code, suppressed, "request refused");
+    }
+
+    fn no_space(&self, path: &'static str) {
+        let Some(suppressed) = self.admit() else { return };
+        tracing::warn!(path, suppressed, "request refused: no free disk space; free some");
     }
 
     fn admit(&self) -> Option<u64> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).admit(Instant::now())
+    }
+}
+
+/// The log of refused requests of a server.
+#[derive(Default)]
+pub(crate) struct RequestRefusalLog {
+    /// Clients that may not do what they try.
+    denied: RefusalLog,
+    /// Holders whose lease has ended: ordinary, and so many that they must not suppress the others.
+    ended: RefusalLog,
+    /// Requests that the disk has no space for, uploads among them.
+    full: RefusalLog,
+}
+
+impl RequestRefusalLog {
+    /// Logs a request that was refused for lack of disk space.
+    pub(crate) fn no_space(&self, path: &'static str) {
+        self.full.no_space(path);
+    }
+
+    /// Logs a response of 401 or 403. The query is not logged.
+    pub(crate) fn responded(&self, peer: &Peer, method: &Method, uri: &Uri, response: &Response) {
+        if ![StatusCode::UNAUTHORIZED, StatusCode::FORBIDDEN].contains(&response.status()) {
+            return;
+        }
+        let log = match response.extensions().get::<Code>() {
+            Some(Code::LeaseExpired | Code::LeaseRevoked | Code::StaleEpoch | Code::FencingMismatch) => {
+                &self.ended
+            }
+            _ => &self.denied,
+        };
+        log.request(peer, method, uri, response);
     }
 }
 

@@ -8,6 +8,7 @@ use api::{Code, Refusal};
 use axum::Extension;
 use axum::extract::{FromRequest, FromRequestParts, Request as HttpRequest};
 use axum::http::HeaderMap;
+use engine::Origin;
 use http_body_util::{BodyExt as _, LengthLimitError, Limited};
 use identity::Right;
 use kernel::{Action, AgentName, Command, Credential, IdempotencyKey, Namespace, Shard};
@@ -51,7 +52,7 @@ impl<T: DeserializeOwned> FromRequest<Arc<Backend>> for BulkBody<T> {
 /// A well-formed bulk request. Each credential is accepted or refused on its own.
 pub(crate) struct BulkRequest {
     pub(crate) peer: Peer,
-    pub(crate) correlation: u128,
+    pub(crate) origin: Origin,
     pub(crate) namespace: Namespace,
     /// Whether the request names the namespace: then every lease must be in it.
     pub(crate) is_namespace_named: bool,
@@ -76,7 +77,7 @@ impl BulkRequest {
         let is_namespace_named = namespace.is_some();
         let namespace = parse::namespace(namespace.as_deref())?;
         let agent = agent_id.as_deref().map(parse::agent).transpose()?;
-        let correlation = parse::correlation(&headers)?;
+        let origin = parse::origin(&headers)?;
         // A malformed key is refused, even by the calls that do not use it.
         idempotency::key(&headers, "bulk", &[])?;
         if agent.is_some() {
@@ -88,7 +89,7 @@ impl BulkRequest {
             Ok((credential, backend.shard_of_lease(credential.lease)?))
         };
         let credentials = ids.iter().map(located).collect();
-        Ok(BulkRequest { peer, correlation, namespace, is_namespace_named, agent, ids, credentials })
+        Ok(BulkRequest { peer, origin, namespace, is_namespace_named, agent, ids, credentials })
     }
 
     /// The accepted credentials by shard, each with its index in the request.

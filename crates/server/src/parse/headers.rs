@@ -6,12 +6,13 @@ use api::{Code, Refusal, header};
 use axum::extract::FromRequestParts;
 use axum::http::request::Parts;
 use axum::http::{HeaderMap, HeaderName, header as http};
+use engine::Origin;
 use kernel::{Credential, Etag, Token, Version};
 
 use crate::backend::credential::StoreKey;
 use crate::parse::request::credential;
 
-/// The longest idempotency key and correlation id.
+/// The longest idempotency key, correlation id and etag.
 const HEADER_MAX: usize = 256;
 
 static LEASE_ID: HeaderName = HeaderName::from_static(header::LEASE_ID);
@@ -85,12 +86,9 @@ pub(crate) fn credential_header(store: &StoreKey, headers: &HeaderMap) -> Result
     }
 }
 
-/// The client's correlation id: 32 hexadecimal digits as a number, any other text as its hash, 0 if there is none.
-pub(crate) fn correlation(headers: &HeaderMap) -> Result<u128, Refusal> {
-    let Some(text) = header_text(headers, &CORRELATION_ID)? else { return Ok(0) };
-    let digits: String = text.chars().filter(|c| *c != '-').collect();
-    let number = (digits.len() == 32).then(|| u128::from_str_radix(&digits, 16).ok()).flatten();
-    Ok(number.unwrap_or_else(|| u128::from_be_bytes(digest(text.as_bytes()))))
+/// The origin of a request: the client's correlation id. Its connection adds the certificate.
+pub(crate) fn origin(headers: &HeaderMap) -> Result<Origin, Refusal> {
+    Ok(header_text(headers, &CORRELATION_ID)?.map(Origin::correlated).unwrap_or_default())
 }
 
 /// The first 16 bytes of the BLAKE3 hash.
@@ -122,20 +120,26 @@ pub(crate) fn conditions(headers: &HeaderMap) -> Result<Conditions, Refusal> {
     })
 }
 
-/// Quoted or bare; empty: there must be no document.
+/// Quoted or bare; empty: there must be no document. Any other text is the etag of no document.
 #[expect(clippy::option_option, reason = "as in `Conditions`")]
 fn if_etag(headers: &HeaderMap) -> Result<Option<Option<Etag>>, Refusal> {
-    let Some(value) = headers.get(&IF_STATE_ETAG) else { return Ok(None) };
-    let invalid =
-        || Refusal::new(Code::InvalidBody, "the header X-If-State-ETag is not an etag: 64 hex digits");
-    let text = value.to_str().map_err(|_| invalid())?;
+    let text = match headers.get(&IF_STATE_ETAG) {
+        None => return Ok(None),
+        Some(value) if value.is_empty() => "",
+        Some(_) => header_text(headers, &IF_STATE_ETAG)?.unwrap_or_default(),
+    };
     // A compressed response has the weak form of the same etag.
     let text = text.strip_prefix("W/").unwrap_or(text);
     let text = text.strip_prefix('"').and_then(|text| text.strip_suffix('"')).unwrap_or(text);
     if text.is_empty() {
         return Ok(Some(None));
     }
-    etag(text).map(|etag| Some(Some(etag))).ok_or_else(invalid)
+    Ok(Some(Some(etag(text).unwrap_or_else(|| unmatched_etag(text)))))
+}
+
+/// An etag that no document has: documents have the plain hash of their bytes.
+fn unmatched_etag(text: &str) -> Etag {
+    Etag(blake3::derive_key("lockd etag that matches no document", text.as_bytes()))
 }
 
 /// 64 hexadecimal digits.
@@ -149,4 +153,30 @@ fn etag(text: &str) -> Option<Etag> {
         *byte = u8::from_str_radix(std::str::from_utf8(pair).ok()?, 16).ok()?;
     }
     Some(Etag(bytes))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A client might send the document instead of its etag: no text but the digits may match.
+    #[test]
+    fn only_the_hash_itself_matches_a_document() {
+        let document = r#"{"a":1}"#;
+        let hash = Etag(*blake3::hash(document.as_bytes()).as_bytes());
+        let digits = system::hex::encode(&hash.0);
+        let parsed = |value: &str| {
+            let headers = HeaderMap::from_iter([(IF_STATE_ETAG.clone(), value.parse().expect("a header"))]);
+            if_etag(&headers).expect("valid").expect("a condition")
+        };
+        for good in [&digits, &digits.to_uppercase(), &format!("\"{digits}\""), &format!("W/\"{digits}\"")] {
+            assert_eq!(parsed(good), Some(hash), "{good}");
+        }
+        for other in
+            [document, "*", "\"", &digits[1..], &format!("{digits}0"), &format!("{digits}, {digits}")]
+        {
+            assert!(parsed(other).is_some_and(|etag| etag != hash), "{other}");
+        }
+        assert_eq!((parsed(""), parsed("\"\"")), (None, None));
+    }
 }

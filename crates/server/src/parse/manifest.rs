@@ -9,10 +9,8 @@ use kernel::{
     Span,
 };
 
-use crate::backend::credential::StoreKey;
 use crate::backend::shards::RequestLimits;
 use crate::parse;
-use crate::parse::attempt;
 use crate::parse::lease_request::{self, invalid};
 use crate::peer::Peer;
 
@@ -21,8 +19,6 @@ pub(crate) struct ManifestRequest {
     pub(crate) namespace: Namespace,
     pub(crate) agent: AgentName,
     session: SessionName,
-    /// The age of the attempt, if this is a retry.
-    pub(crate) attempt: Option<Age>,
     bundle: Bundle,
     ttl: Span,
     /// The longest wait; `None`: do not wait.
@@ -33,23 +29,14 @@ pub(crate) struct ManifestRequest {
 impl ManifestRequest {
     pub(crate) fn parse(
         settings: &RequestLimits,
-        store: &StoreKey,
         peer: &Peer,
         body: &agents::Manifest,
     ) -> Result<ManifestRequest, Refusal> {
         let namespace = parse::namespace(body.namespace.as_deref())?;
         parse::require_right(peer, &namespace, Right::Write)?;
-        let attempt = body.attempt_id.as_deref().map(|text| {
-            attempt::verify(store, &peer.identity, &namespace, text).ok_or_else(|| {
-                let detail = "attempt_id was not issued to this identity in this namespace; omit it to start \
-                              a new attempt";
-                Refusal::new(Code::InvalidBody, detail)
-            })
-        });
         let wait = body.wait_ms.filter(|ms| *ms > 0).map(|ms| Span(ms).min(settings.acquire_block));
         let reason = |body: &agents::Manifest| body.reason.as_deref().map(Reason::new).transpose();
         Ok(ManifestRequest {
-            attempt: attempt.transpose()?,
             agent: parse::agent(&body.agent_id)?,
             session: SessionName::new(&body.session_id).map_err(|error| invalid("session_id", &error))?,
             bundle: bundle(body)?,

@@ -33,6 +33,14 @@ pub(crate) fn required_key(name: Option<&str>) -> Result<ResourceName, Refusal> 
     key(name.ok_or_else(refusals::missing_key)?)
 }
 
+/// What the keys of a list begin with; empty for all.
+pub(crate) fn key_prefix(prefix: Option<&str>) -> Result<&str, Refusal> {
+    let Some(prefix) = prefix.filter(|prefix| !prefix.is_empty()) else { return Ok("") };
+    let refusal = |error| Refusal::new(Code::InvalidKey, format!("prefix: {error}"));
+    ResourceName::key(prefix).map_err(refusal)?;
+    Ok(prefix)
+}
+
 /// A resource in one text: `FILE:/src/main.rs`.
 pub(crate) fn resource(name: &str) -> Result<ResourceName, Refusal> {
     ResourceName::parse(name, None)
@@ -115,7 +123,12 @@ pub(crate) fn require_right(peer: &Peer, namespace: &Namespace, right: Right) ->
         return Ok(());
     }
     let (right, namespace) = (right.letter(), namespace.as_str());
-    let detail = format!("the certificate does not give this right: right={right} namespace={namespace}");
+    let extra = if "rw".contains(right) { String::new() } else { right.to_string() };
+    let what = format!("the certificate lacks the right `{right}` in this namespace");
+    let remedy = format!(
+        "an identity that has it is made with `lockd auth new client --namespace {namespace}:rw{extra}`"
+    );
+    let detail = format!("{what}; {remedy}: right={right} namespace={namespace}");
     Err(Refusal::new(Code::Forbidden, detail))
 }
 

@@ -65,7 +65,7 @@ pub(crate) fn blocked_verdict(
     let conflicting = |lease| leases::conflicting_lease(lease, view.now(), elapsed);
     ManifestOutcome {
         verdict,
-        attempt_id,
+        attempt_id: Some(attempt_id),
         backoff_ms: Some(backoff_ms),
         holders: view.holders.iter().map(conflicting).collect(),
         position: Some(blocked.position as u64),
@@ -76,7 +76,7 @@ pub(crate) fn blocked_verdict(
 }
 
 /// The verdict on a manifest whose agent, identity or namespace gets no grants at this time.
-pub(crate) fn paused_verdict(attempt_id: String, backoff_ms: u64, detail: String) -> ManifestOutcome {
+pub(crate) fn paused_verdict(attempt_id: Option<String>, backoff_ms: u64, detail: String) -> ManifestOutcome {
     ManifestOutcome {
         verdict: Verdict::Paused,
         attempt_id,

@@ -7,7 +7,8 @@ use api::agents::{Hotspot, Timeouts, Waiting};
 use engine::observe::{ContentionEvent, ContentionOutcome};
 use engine::waiters::{Ticket, Waiter};
 use kernel::{
-    AgentName, Conflict, Identity, LeaseView, Namespace, ResourceName, SessionName, Span, State as LeaseState,
+    AgentName, Conflict, Identity, LeaseView, Namespace, Owner, ResourceName, SessionName, Span,
+    State as LeaseState,
 };
 
 use crate::backend::shards::ShardView;
@@ -19,12 +20,14 @@ const TOP_MAX: usize = 20;
 /// A namespace, an identity, and its agent if it named one.
 pub(crate) type Contender = (Namespace, Identity, Option<AgentName>);
 
-/// `held` while any lease has authority; `revoking` while resources are only not free yet.
+/// `active` or `reserved` while a lease has authority, `active` if one is; `revoking` while the resource is only not free
+/// yet.
 pub(crate) fn resource_state(leases: &[LeaseView]) -> &'static str {
-    let has_authority = |lease: &LeaseView| matches!(lease.state, LeaseState::Active | LeaseState::Reserved);
+    let any = |state: LeaseState| leases.iter().any(|lease| lease.state == state);
     match leases {
-        [] => "free",
-        leases if leases.iter().any(has_authority) => "held",
+        [] => "available",
+        _ if any(LeaseState::Active) => "active",
+        _ if any(LeaseState::Reserved) => "reserved",
         _ => "revoking",
     }
 }
@@ -36,9 +39,11 @@ pub(crate) fn waiter(view: &ShardView<'_>, ticket: Ticket, waiter: &Waiter) -> W
         view.kernel.some_conflicts(&request.namespace, &request.bundle, Conflict::SHOWN_MAX, view.now);
     let position = view.waiters.position(ticket).unwrap_or_default();
     view.count_waiters(position + 1);
+    let identity = waiter.command.identity.as_ref().map_or("", Identity::as_str);
     Waiting {
         namespace: request.namespace.as_str().to_string(),
-        identity: waiter.command.identity.as_ref().map(|name| name.as_str().to_string()).unwrap_or_default(),
+        identity: identity.to_string(),
+        owner: request.owner.as_ref().map_or(identity, Owner::as_str).to_string(),
         agent_id: request.agent.as_ref().map(|name| name.as_str().to_string()),
         session_id: request.session.as_ref().map(SessionName::as_str).map(ToString::to_string),
         reason: request.reason.as_ref().map(|reason| reason.as_str().to_string()),
@@ -56,7 +61,7 @@ pub(crate) fn json_bytes(waiter: &Waiting) -> usize {
 }
 
 /// A waiter in a response without its resources, or a lease that blocks it, in bytes.
-const WAITER_BYTES: usize = 1024;
+const WAITER_BYTES: usize = 1280;
 /// A resource in a response, without its name, in bytes.
 const RESOURCE_BYTES: usize = 80;
 

@@ -6,7 +6,7 @@ use api::agents::Event as WireEvent;
 use engine::observe::{ContentionEvent, ContentionOutcome};
 use kernel::Event;
 
-use crate::backend::event_log::event_buffer::{EventId, Subject, lease_of};
+use crate::backend::event_log::event_buffer::{BufferedEvent, Subject, lease_of};
 use crate::present::leases;
 
 /// A comment, which clients ignore.
@@ -15,8 +15,9 @@ pub(crate) const KEEP_ALIVE: &str = ":\n\n";
 pub(crate) const RESET: &str = "event: reset\ndata: {}\n\n";
 
 /// Appends one event. JSON contains no line breaks, so its data is one line.
-pub(crate) fn append(text: &mut String, id: EventId, event: &WireEvent) {
-    let data = serde_json::to_string(event).expect("an event serializes");
+pub(crate) fn append(text: &mut String, entry: &BufferedEvent, event: WireEvent) {
+    let (id, event) = (entry.id, WireEvent { at_unix_ms: entry.unix_ms, ..event });
+    let data = serde_json::to_string(&event).expect("an event serializes");
     let written = write!(text, "id: {id}\nevent: {}\ndata: {data}\n\n", event.event);
     written.expect("writing to a string");
 }
@@ -73,6 +74,6 @@ pub(crate) fn lease(event: &Event, subject: &Subject) -> WireEvent {
         },
         version,
         how: how.map(ToString::to_string),
-        blocked_by: Vec::new(),
+        ..WireEvent::default()
     }
 }

@@ -19,8 +19,8 @@ pub(crate) struct GrantView {
     pub(crate) lease: Option<LeaseView>,
     /// The key, if the lease covers one key and no other resource.
     pub(crate) key: Option<KeyView>,
-    /// The owner of a conflicting lease, if the request is blocked.
-    pub(crate) blocked_by: Option<String>,
+    /// A conflicting lease, if the request is blocked.
+    pub(crate) blocked_by: Option<ConflictingLease>,
 }
 
 impl GrantView {
@@ -35,7 +35,9 @@ impl GrantView {
             Decision::Blocked(blocked) => blocked.holders.first(),
             Decision::Outcome(_) => None,
         };
-        let blocked_by = first.and_then(|lease| kernel.lease(*lease, now).ok()).map(|lease| owner_of(&lease));
+        let blocked_by = first
+            .and_then(|lease| kernel.lease(*lease, now).ok())
+            .map(|lease| conflicting_lease(&lease, now, Span(0)));
         GrantView { moment, lease, key, blocked_by }
     }
 }
@@ -174,6 +176,8 @@ pub(crate) fn described(
         state_bytes: key.document.map(|document| document.bytes),
         updated_at_unix: key.document.map(updated_at_unix),
         waiters: *waiters as u64,
+        holder: lease.map(|lease| lease.identity.as_str().to_string()),
+        public_id: lease.map(|lease| lease.id.to_string()),
         owner: lease.map(owner_of),
         lease_id: lease.map(|lease| lease.id.to_string()),
         expires_at_unix: lease.map(expires_at_unix),
@@ -181,6 +185,18 @@ pub(crate) fn described(
         lease_epoch: lease.map(|lease| lease.epoch.0),
         fencing_token: lease.map(|lease| lease.token.0),
     }
+}
+
+/// A key in a list of keys that have a document; `None` if it has none.
+pub(crate) fn stored_key(name: &str, key: &KeyView, moment: &Moment) -> Option<responses::StoredKey> {
+    let document = key.document?;
+    Some(responses::StoredKey {
+        key: name.to_string(),
+        version: key.version.0,
+        state_etag: etag_text(document.etag),
+        state_bytes: document.bytes,
+        updated_at_unix: moment.unix_ms_at(document.committed_at) / 1000,
+    })
 }
 
 /// A lease that blocks a request. `elapsed` is the time since `now`, at which the lease was read.

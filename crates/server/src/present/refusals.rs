@@ -1,5 +1,6 @@
 //! Errors as responses of the API: a code, a text, and hints on what to do next.
 
+use api::agents::ConflictingLease;
 use api::{Code, Refusal};
 use axum::body::Body;
 use axum::http::{StatusCode, header};
@@ -57,6 +58,9 @@ impl IntoRefusal for BackendError {
             BackendError::Unavailable(why) => unavailable(why),
             BackendError::Draining => {
                 Refusal::new(Code::Draining, "the server is shutting down; retry with another server")
+            }
+            BackendError::Dismissed(_) => {
+                Refusal::new(Code::Draining, "the server is shutting down; retry with the same attempt_id")
             }
             BackendError::Indeterminate => Refusal::new(
                 Code::Unavailable,
@@ -175,7 +179,7 @@ fn unavailable(why: Unavailable) -> Refusal {
             Refusal::new(Code::Unavailable, "a retry with the same idempotency key took this request's place")
         }
         Unavailable::Withdrawn => certificate_withdrawn(),
-        Unavailable::Stopped => {
+        Unavailable::Dismissed(_) | Unavailable::Stopped => {
             Refusal::new(Code::Unavailable, "the server has stopped; retry with another server")
         }
         Unavailable::Deposed => Refusal::new(
@@ -197,10 +201,10 @@ pub(crate) fn over_limit(limit: &ExceededLimit) -> Refusal {
         .with(|hints| hints.retry_after_seconds = Some(5))
 }
 
-/// A decision that is not the response that the handler expects. `holder` is the owner of a conflicting lease.
-pub(crate) fn refused(decision: &Decision, holder: Option<String>) -> Refusal {
+/// A decision that is not the response that the handler expects. `by` is a conflicting lease.
+pub(crate) fn refused(decision: &Decision, by: Option<ConflictingLease>) -> Refusal {
     match decision {
-        Decision::Blocked(conflict) => blocked(conflict, holder),
+        Decision::Blocked(conflict) => blocked(conflict, by),
         Decision::Outcome(Outcome::Rejected(rejection)) => rejected(rejection),
         Decision::Outcome(Outcome::Applied(..) | Outcome::Unchanged(_)) => Refusal::new(
             Code::Unavailable,
@@ -209,7 +213,7 @@ pub(crate) fn refused(decision: &Decision, holder: Option<String>) -> Refusal {
     }
 }
 
-fn blocked(blocked: &Blocked, holder: Option<String>) -> Refusal {
+fn blocked(blocked: &Blocked, by: Option<ConflictingLease>) -> Refusal {
     let (code, detail) = match blocked.advice {
         Advice::Wait => (Code::Waiting, "blocked by conflicting leases or earlier waiters"),
         Advice::Die | Advice::Deadlock => (
@@ -220,7 +224,11 @@ fn blocked(blocked: &Blocked, holder: Option<String>) -> Refusal {
     let leases = if blocked.release.is_empty() { &blocked.holders } else { &blocked.release };
     Refusal::new(code, detail).with(|hints| {
         hints.retry_after_seconds = Some(1);
-        hints.holder = holder;
+        if let Some(lease) = by {
+            hints.holder = Some(lease.holder);
+            hints.owner = Some(lease.owner);
+            hints.remaining_ms = Some(lease.remaining_ms);
+        }
         hints.position = Some(blocked.position as u64);
         hints.leases = leases.iter().map(ToString::to_string).collect();
     })

@@ -129,7 +129,11 @@ impl SettingValue for Duration {
     const SYNTAX: Syntax = Syntax::Duration;
 
     fn parse(text: &OsStr) -> Result<Duration, String> {
-        humantime::parse_duration(utf8(text)?).map_err(|error| error.to_string())
+        let text = utf8(text)?;
+        if let Ok(seconds) = text.parse() {
+            return Ok(Duration::from_secs(seconds));
+        }
+        humantime::parse_duration(text).map_err(|error| format!("{error}; write 30s, 5m or 1h"))
     }
 
     fn value(&self) -> ShownValue {
@@ -146,7 +150,7 @@ impl SettingValue for u64 {
     const SYNTAX: Syntax = Syntax::Size;
 
     fn parse(text: &OsStr) -> Result<u64, String> {
-        size(utf8(text)?)
+        parse_size(utf8(text)?)
     }
 
     fn value(&self) -> ShownValue {
@@ -195,7 +199,7 @@ impl SettingValue for usize {
 }
 
 /// `16MB`, `64KiB`, `1000`.
-fn size(text: &str) -> Result<u64, String> {
+pub fn parse_size(text: &str) -> Result<u64, String> {
     let digits = text.trim_end_matches(|c: char| c.is_ascii_alphabetic());
     let unit = match text[digits.len()..].to_ascii_lowercase().as_str() {
         "" | "b" => 1,
@@ -278,10 +282,10 @@ mod tests {
     #[test]
     fn sizes_are_read_in_the_usual_spellings() {
         for (text, bytes) in [("100MB", 100_000_000), ("64KiB", 65_536), ("7", 7), ("1g", 1_000_000_000)] {
-            assert_eq!(size(text), Ok(bytes), "{text}");
+            assert_eq!(parse_size(text), Ok(bytes), "{text}");
         }
         for bad in ["", "MB", "-1", "1.5MB", "5 parsecs", "99999999999999999999", "18446744073709551615KB"] {
-            assert!(size(bad).is_err(), "{bad}");
+            assert!(parse_size(bad).is_err(), "{bad}");
         }
     }
 

@@ -1,7 +1,7 @@
 //! Very many rows of each kind, for tests and benchmarks of lists.
 
 use engine::waiters::{Wait, WaiterConnection};
-use engine::{ReplyTo, Submission};
+use engine::{ReplyTo, Submission, Unavailable};
 use kernel::{
     Action, AgentName, Bundle, Command, Identity, LeaseRequest, Namespace, OnExpiry, Pause, Paused,
     ResourceName, Scope, Shard, Span,
@@ -10,7 +10,7 @@ use kernel::{
 use crate::backend::shards::Backend;
 
 /// Adds `many` agents with a lease each, waiters and quotas in the namespace `default`, and as many namespaces with a
-/// lease each. Returns when all of it is submitted, not when it is decided.
+/// lease each. Returns when all of it is decided, except the waiters, which are submitted.
 pub fn fill(backend: &Backend, many: usize) {
     let default = Namespace::new("default").expect("valid");
     let (shard, connection) = (backend.shard_of(&default), WaiterConnection::default());
@@ -19,7 +19,8 @@ pub fn fill(backend: &Backend, many: usize) {
         submit(backend, shard, Action::Acquire(request(&default, &format!("k{n}"), agent)), None);
         submit(backend, shard, Action::Acquire(request(&default, "k0", None)), Some(&connection));
         let scope = Scope { identity: Identity::new(&format!("identity-{n}")).ok(), namespace: None };
-        submit(backend, shard, Action::Pause(Pause { whom: Paused::Scope(scope), paused: true }), None);
+        let pause = Action::Pause(Pause { whom: Paused::Scope(scope), paused: true });
+        backend.shards().for_each(|shard| submit(backend, shard, pause.clone(), None));
         // One less: `default` is a namespace as well.
         if n + 1 < many {
             let other = Namespace::new(&format!("namespace-{n}")).expect("valid");
@@ -28,12 +29,27 @@ pub fn fill(backend: &Backend, many: usize) {
     }
 }
 
+/// Submits a command again while the shard's inbox is full.
 fn submit(backend: &Backend, shard: Shard, action: Action, wait: Option<&WaiterConnection>) {
     let identity = Identity::new("ada").expect("valid");
     let wait = wait.map(|connection| Wait { timeout: Span(300_000), connection: connection.clone() });
-    let to: ReplyTo = Box::new(|_, delivery| delivery.confirm());
-    let submission = Submission { wait, ..Submission::new(Command::by(&identity, action), to) };
-    backend.engine(shard).sequencer().submit(submission);
+    let command = Command::by(&identity, action);
+    loop {
+        let (send, replies) = std::sync::mpsc::sync_channel(1);
+        let to: ReplyTo = Box::new(move |reply, delivery| {
+            delivery.confirm();
+            let _ = send.send(matches!(reply, Err(Unavailable::Busy)));
+        });
+        let submission = Submission { wait: wait.clone(), ..Submission::new(command.clone(), to) };
+        backend.engine(shard).sequencer().submit(submission);
+        // A waiter has no reply. A full inbox refuses at once.
+        let is_refused =
+            if wait.is_some() { replies.try_recv() == Ok(true) } else { replies.recv() == Ok(true) };
+        if !is_refused {
+            return;
+        }
+        std::thread::yield_now();
+    }
 }
 
 fn request(namespace: &Namespace, key: &str, agent: Option<String>) -> LeaseRequest {

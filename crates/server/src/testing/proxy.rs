@@ -13,6 +13,8 @@ pub struct Proxy {
     /// The address that it listens on.
     pub address: SocketAddr,
     cut: watch::Sender<bool>,
+    /// The number of times that all connections were broken.
+    broken: watch::Sender<u64>,
     faults: Faults,
 }
 
@@ -33,9 +35,15 @@ impl Proxy {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("loopback");
         let address = listener.local_addr().expect("the socket is bound");
         let (cut, is_cut) = watch::channel(false);
+        let (broken, breaks) = watch::channel(0);
         let faults = Faults::default();
-        tokio::spawn(listen(listener, server, is_cut, faults.clone()));
-        Proxy { address, cut, faults }
+        tokio::spawn(listen(listener, server, (is_cut, breaks), faults.clone()));
+        Proxy { address, cut, broken, faults }
+    }
+
+    /// Breaks all connections, and goes on to accept new ones.
+    pub fn break_connections(&self) {
+        self.broken.send_modify(|count| *count += 1);
     }
 
     /// Breaks all connections, and accepts no more.
@@ -59,7 +67,9 @@ impl Proxy {
     }
 }
 
-async fn listen(listener: TcpListener, to: SocketAddr, is_cut: watch::Receiver<bool>, faults: Faults) {
+type Breaks = (watch::Receiver<bool>, watch::Receiver<u64>);
+
+async fn listen(listener: TcpListener, to: SocketAddr, (is_cut, breaks): Breaks, faults: Faults) {
     let mut cut = is_cut.clone();
     loop {
         let accepted = tokio::select! {
@@ -68,11 +78,13 @@ async fn listen(listener: TcpListener, to: SocketAddr, is_cut: watch::Receiver<b
         };
         let (client, _) = accepted.expect("loopback");
         let upstream = TcpStream::connect(to).await.expect("the server listens");
-        let (mut cut, faults) = (is_cut.clone(), faults.clone());
+        let (mut cut, mut breaks, faults) = (is_cut.clone(), breaks.clone(), faults.clone());
+        breaks.mark_unchanged();
         tokio::spawn(async move {
             tokio::select! {
                 () = forward(client, upstream, faults) => {}
                 _ = cut.wait_for(|cut| *cut) => {}
+                _ = breaks.changed() => {}
             }
         });
     }

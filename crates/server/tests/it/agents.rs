@@ -68,7 +68,7 @@ async fn a_manifest_is_granted_as_one_lease_over_all_of_it() {
         (&reply["ttl_ms"], &reply["remaining_ms"], &reply["lease_epoch"]),
         (&json!(30_000), &json!(30_000), &json!(1))
     );
-    assert!(reply["attempt_id"].as_str().is_some_and(|id| id.starts_with("A-")));
+    assert!(reply.get("attempt_id").is_none(), "an attempt ends with its grant");
     let view = server.get(&format!("/v1/leases/{}", reply["public_id"].as_str().expect("a name"))).await.1;
     assert_eq!((&view["agent_id"], &view["member_count"]), (&json!("coder"), &json!(3)));
 
@@ -87,7 +87,7 @@ async fn a_manifest_is_granted_completely_or_not_at_all() {
     submit(&server, &manifest("b", &["/w", "/x", "/y"]), "DIE").await;
     for free in ["/w", "/y"] {
         let seen = server.get(&format!("/v1/resource/FILE:{}/state", free.replace('/', "%2F"))).await.1;
-        assert_eq!((&seen["state"], &seen["leases"]), (&json!("free"), &json!([])), "{seen}");
+        assert_eq!((&seen["state"], &seen["leases"]), (&json!("available"), &json!([])), "{seen}");
     }
     submit(&server, &manifest("c", &["/w", "/y"]), "GRANTED").await;
 }
@@ -114,7 +114,7 @@ async fn an_older_attempt_waits_and_a_younger_one_dies_and_keeps_its_age() {
     let back = with(manifest("old", &["/x"]), &json!({"attempt_id": died["attempt_id"]}));
     let waits = submit(&server, &back, "WAIT").await;
     assert_eq!((&waits["position"], &waits["holders"][0]["public_id"]), (&json!(0), &young["public_id"]));
-    assert_eq!(waits["attempt_id"], died["attempt_id"]);
+    assert!(is_same_attempt(&waits, &died), "{waits}");
     // The verdict was advice: nothing is queued.
     assert_eq!(server.get("/v1/contention").await.1["waiting"], json!([]));
 
@@ -126,19 +126,33 @@ async fn an_older_attempt_waits_and_a_younger_one_dies_and_keeps_its_age() {
     server.until("/v1/contention", |reply| reply["waiting"][0]["agent_id"] == json!("old")).await;
     server.release(&young).await;
     let granted = within("the waiter gets a reply", waiter).await.expect("a reply");
-    assert_eq!(granted["attempt_id"], died["attempt_id"]);
     assert!(granted["fencing_token"].as_u64() > young["fencing_token"].as_u64());
+}
+
+/// Whether two responses are of one attempt. The rest of the text tells when each was sent.
+fn is_same_attempt(one: &Value, other: &Value) -> bool {
+    let first_try = |reply: &Value| reply["attempt_id"].as_str().map(|text| text[..44].to_string());
+    first_try(one).is_some() && first_try(one) == first_try(other)
+}
+
+/// The response to a manifest that died, and is older than everything that is granted from now on.
+async fn older(server: &Server, clock: &TestClock, body: &Value) -> Value {
+    let agent = format!("before-{}", body["agent_id"].as_str().expect("a name"));
+    let before = with(body.clone(), &json!({"agent_id": agent, "session_id": "before"}));
+    let before = submit(server, &before, "GRANTED").await;
+    clock.advance(1);
+    let died = submit(server, body, "DIE").await;
+    clock.advance(1);
+    server.release(&before).await;
+    died
 }
 
 #[tokio::test]
 async fn a_wait_that_times_out_returns_a_verdict() {
     let (clock, server) = with_clock();
-    let first = submit(&server, &manifest("old", &["/y"]), "GRANTED").await;
-    clock.advance(1);
+    let first = older(&server, &clock, &manifest("old", &["/x"])).await;
     submit(&server, &manifest("young", &["/x"]), "GRANTED").await;
-    let body = manifest("old", &["/x"]);
-    let body =
-        with(body, &json!({"attempt_id": first["attempt_id"], "wait_ms": 2_000, "session_id": "other"}));
+    let body = with(manifest("old", &["/x"]), &json!({"attempt_id": first["attempt_id"], "wait_ms": 2_000}));
     let waiter = {
         let server = server.clone();
         tokio::spawn(async move { submit(&server, &body, "WAIT").await })
@@ -148,14 +162,14 @@ async fn a_wait_that_times_out_returns_a_verdict() {
     let reply = server.until("/v1/contention", |reply| reply["waiting"] == json!([])).await;
     let told_last = within("the waiter gets a reply", waiter).await.expect("a reply");
     assert_eq!((&told_last["position"], &told_last["holders"][0]["agent_id"]), (&json!(0), &json!("young")));
-    assert_eq!(told_last["attempt_id"], first["attempt_id"]);
+    assert!(is_same_attempt(&told_last, &first), "{told_last}");
     assert_eq!(
         (&reply["timeouts"][0]["agent_id"], &reply["timeouts"][0]["waits"]),
         (&json!("old"), &json!(1))
     );
     assert_eq!(
         reply["hotspots"],
-        json!([{"namespace": "default", "kind": "FILE", "name": "/x", "blocked": 1, "timed_out": 1}])
+        json!([{"namespace": "default", "kind": "FILE", "name": "/x", "blocked": 2, "timed_out": 1}])
     );
 }
 
@@ -163,7 +177,9 @@ async fn a_wait_that_times_out_returns_a_verdict() {
 #[tokio::test]
 async fn an_attempt_that_would_close_a_deadlock_cycle_dies_and_gets_the_leases_to_release() {
     let (clock, server) = with_clock();
-    let a = submit(&server, &manifest("a", &["/a"]), "GRANTED").await;
+    let a = older(&server, &clock, &manifest("a", &["/b"])).await;
+    let second = older(&server, &clock, &manifest("b", &["/a"])).await;
+    submit(&server, &manifest("a", &["/a"]), "GRANTED").await;
     clock.advance(1);
     let b = submit(&server, &manifest("b", &["/b"]), "GRANTED").await;
     let body = with(manifest("a", &["/b"]), &json!({"attempt_id": a["attempt_id"], "wait_ms": 30_000}));
@@ -172,7 +188,7 @@ async fn an_attempt_that_would_close_a_deadlock_cycle_dies_and_gets_the_leases_t
         tokio::spawn(async move { submit(&server, &body, "GRANTED").await })
     };
     server.until("/v1/contention", |reply| reply["waiting"][0]["agent_id"] == json!("a")).await;
-    let body = with(manifest("b", &["/a"]), &json!({"attempt_id": b["attempt_id"], "wait_ms": 30_000}));
+    let body = with(manifest("b", &["/a"]), &json!({"attempt_id": second["attempt_id"], "wait_ms": 30_000}));
     let died = submit(&server, &body, "DIE").await;
     assert_eq!(died["release"], json!([b["public_id"]]));
     server.release(&b).await;
@@ -219,29 +235,61 @@ async fn a_retry_of_a_waiting_manifest_takes_its_queue_position() {
     let (status, granted) = within("the second request gets a reply", second).await.expect("a reply");
     assert_eq!((status, &granted["verdict"]), (200, &json!("GRANTED")), "{granted}");
     let (_, again) = server.post("/v1/manifest", &key, &body).await;
-    assert_eq!((&again["lease_id"], &again["attempt_id"]), (&granted["lease_id"], &granted["attempt_id"]));
+    assert_eq!(again["lease_id"], granted["lease_id"]);
 }
 
 #[tokio::test]
-async fn an_attempt_id_is_valid_for_its_identity_and_namespace_and_for_an_hour() {
+async fn an_attempt_id_counts_for_its_request_alone_and_for_an_hour() {
     let (clock, server) = with_clock();
-    submit(&server, &manifest("holder", &["/x"]), "GRANTED").await;
+    let holder = submit(&server, &manifest("holder", &["/x"]), "GRANTED").await;
     clock.advance(5);
-    let died = submit(&server, &manifest("a", &["/x"]), "DIE").await;
-    let back = with(manifest("a", &["/x"]), &json!({"attempt_id": died["attempt_id"]}));
+    let first = submit(&server, &manifest("a", &["/x"]), "DIE").await;
+    let back = with(manifest("a", &["/x"]), &json!({"attempt_id": first["attempt_id"]}));
+    // Another namespace, agent, session, and other intents: a new attempt.
     let elsewhere = with(back.clone(), &json!({"namespace": "elsewhere"}));
-    let (status, reply) = server.post("/v1/manifest", &[], &elsewhere.to_string()).await;
-    assert_eq!((status, &reply["error"]), (400, &json!("invalid_body")), "{reply}");
-    let (status, reply) = server.worker("bob", "*:rw").post("/v1/manifest", &[], &back.to_string()).await;
-    assert_eq!((status, &reply["error"]), (400, &json!("invalid_body")), "{reply}");
-    clock.advance(3_600_001);
-    submit(&server, &manifest("other", &["/x"]), "GRANTED").await;
-    let again = submit(&server, &back, "DIE").await;
-    assert_ne!(again["attempt_id"], died["attempt_id"], "it begins anew, and takes the new age along");
-    clock.advance(60_001);
-    submit(&server, &manifest("third", &["/x"]), "GRANTED").await;
-    let back = with(back, &json!({"attempt_id": again["attempt_id"]}));
-    submit(&server, &back, "WAIT").await;
+    submit(&server, &elsewhere, "GRANTED").await;
+    let changed = [
+        with(back.clone(), &json!({"agent_id": "b"})),
+        with(back.clone(), &json!({"session_id": "other"})),
+        with(manifest("a", &["/x", "/y"]), &json!({"attempt_id": first["attempt_id"]})),
+    ];
+    for body in changed {
+        let reply = submit(&server, &body, "DIE").await;
+        assert!(!is_same_attempt(&reply, &first), "{body}");
+    }
+    // As long as it retries, it keeps its place, for an hour.
+    let mut last = first.clone();
+    for minute in 1..60 {
+        clock.advance(30_000);
+        bulk(&server, "heartbeat", &[&holder], json!({})).await;
+        clock.advance(30_000);
+        bulk(&server, "heartbeat", &[&holder], json!({})).await;
+        last = submit(&server, &with(back.clone(), &json!({"attempt_id": last["attempt_id"]})), "DIE").await;
+        assert!(is_same_attempt(&last, &first), "after {minute} minutes: {last}");
+    }
+    clock.advance(30_000);
+    bulk(&server, "heartbeat", &[&holder], json!({})).await;
+    clock.advance(30_001);
+    let late = submit(&server, &with(back.clone(), &json!({"attempt_id": last["attempt_id"]})), "DIE").await;
+    assert!(!is_same_attempt(&late, &first), "{late}");
+}
+
+/// A client collects tokens for later: unless it retries soon after each response, they lapse.
+#[tokio::test]
+async fn an_attempt_id_lapses_unless_it_is_retried() {
+    let (clock, server) = with_clock();
+    let held = server.acquire(json!({"key": "k", "ttl_ms": 300_000})).await;
+    let (_, first) = server.post("/v1/acquire", &[], &json!({"key": "k"}).to_string()).await;
+    // The server's `acquire-block` of a minute, and 15 s.
+    clock.advance(75_000);
+    let body = json!({"key": "k", "attempt_id": first["attempt_id"]}).to_string();
+    let (_, second) = server.post("/v1/acquire", &[], &body).await;
+    assert!(is_same_attempt(&second, &first), "{second}");
+    clock.advance(75_001);
+    let body = json!({"key": "k", "attempt_id": second["attempt_id"]}).to_string();
+    let (_, third) = server.post("/v1/acquire", &[], &body).await;
+    assert!(!is_same_attempt(&third, &first), "{third}");
+    server.release(&held).await;
 }
 
 #[tokio::test]
@@ -275,10 +323,7 @@ async fn a_paused_agent_gets_no_grants_until_it_is_resumed() {
         (&json!("PAUSED"), &json!("ada"), &json!(1))
     );
     let reply = submit(&ada, &manifest("coder", &["/y"]), "PAUSED").await;
-    assert!(
-        reply["attempt_id"].is_string() && reply["backoff_ms"].is_number() && reply["detail"].is_string(),
-        "{reply}"
-    );
+    assert!(reply["backoff_ms"].is_number() && reply["detail"].is_string(), "{reply}");
     assert!(reply.get("lease_id").is_none(), "{reply}");
     // It keeps its leases, and announcing that it is alive does not resume its grants.
     assert_eq!(bulk(&ada, "heartbeat", &[&lease], json!({})).await[0]["ok"], json!(true));
@@ -523,11 +568,11 @@ async fn a_resource_shows_conflicting_leases_on_it_and_beneath_it() {
     let tree = server.get("/v1/resource/FILE:%2Fdir%2F*/state").await.1;
     assert_eq!(
         (names(&tree), &tree["name"], &tree["state"]),
-        (vec![json!("a")], &json!("/dir/*"), &json!("held"))
+        (vec![json!("a")], &json!("/dir/*"), &json!("active"))
     );
     let file = server.get("/v1/resource/FILE:%2Fdir%2F.%2Fone/state").await.1;
     assert_eq!((names(&file).len(), &file["name"]), (1, &json!("/dir/one")));
-    assert_eq!(server.get("/v1/resource/FILE:%2Fdir%2Ftwo/state").await.1["state"], json!("free"));
+    assert_eq!(server.get("/v1/resource/FILE:%2Fdir%2Ftwo/state").await.1["state"], json!("available"));
     let seen = server.get("/v1/resource/KEY:k/state").await.1;
     assert_eq!(seen["leases"][0]["public_id"], key["public_id"]);
     assert!(!seen.to_string().contains(key["lease_id"].as_str().expect("a credential")));
@@ -555,6 +600,27 @@ async fn contention_shows_only_readable_namespaces() {
     assert_eq!(eve.get("/v1/contention?namespace=secret").await.0, 403);
     let all = server.get("/v1/contention?namespace=secret").await.1;
     assert_eq!(all["hotspots"].as_array().map(Vec::len), Some(1));
+}
+
+/// Without mTLS all clients are `anonymous`: holders were told apart by their owner, waiters were not.
+#[tokio::test]
+async fn contention_names_holders_and_waiters_by_identity_and_owner() {
+    let (_, server) = with_clock();
+    for (key, owner, shown) in [("a", Some("wendy"), "wendy"), ("b", None, "anonymous")] {
+        server.acquire(json!({"key": key, "owner": "harry"})).await;
+        let waiter = server.clone();
+        let body = json!({"key": key, "owner": owner, "block_seconds": 20}).to_string();
+        tokio::spawn(async move { waiter.post("/v1/acquire", &[], &body).await });
+        let of_key = move |reply: &Value| {
+            let waiting = reply["waiting"].as_array().expect("a list");
+            waiting.iter().find(|waiter| waiter["resources"][0]["name"] == json!(key)).cloned()
+        };
+        let reply = server.until("/v1/contention", move |reply| of_key(reply).is_some()).await;
+        let waiter = of_key(&reply).expect("it waits");
+        assert_eq!((&waiter["identity"], &waiter["owner"]), (&json!("anonymous"), &json!(shown)), "{waiter}");
+        let holder = &waiter["blocked_by"][0];
+        assert_eq!((&holder["holder"], &holder["owner"]), (&json!("anonymous"), &json!("harry")), "{holder}");
+    }
 }
 
 /// `limit=0` returned a page of one, and a limit above the largest page was silently capped.

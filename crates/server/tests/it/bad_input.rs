@@ -62,8 +62,14 @@ POST /v1/update_state?key=another x-lease-id=ID | {} | 403 not_held
 POST /v1/update_state?key=held x-lease-id=ID x-fencing-token=1 | {} | 403 fencing_mismatch
 POST /v1/update_state?key=held x-lease-id=ID x-if-version=x | {} | 400 invalid_body
 POST /v1/update_state?key=held x-lease-id=ID x-if-version=+0 | {} | 400 invalid_body
-POST /v1/update_state?key=held x-lease-id=ID x-if-state-etag=""" | {} | 400 invalid_body
-POST /v1/update_state?key=held x-lease-id=ID x-if-state-etag=zz | {} | 400 invalid_body
+POST /v1/update_state?key=held x-lease-id=ID x-if-state-etag=""" | {} | 409 etag_mismatch
+POST /v1/update_state?key=held x-lease-id=ID x-if-state-etag=abc123 | {} | 409 etag_mismatch
+POST /v1/update_state?key=held x-lease-id=ID x-if-state-etag="abc123" | {} | 409 etag_mismatch
+POST /v1/update_state?key=held x-lease-id=ID x-if-state-etag=* | {} | 409 etag_mismatch
+POST /v1/update_state?key=held x-lease-id=ID x-if-state-etag=LONG | {} | 400 invalid_body
+POST /v1/update_state?key=held x-lease-id=ID x-if-state-etag=ä | {} | 400 invalid_body
+POST /v1/update_state?key=held x-lease-id=OTHER x-if-state-etag=zz | {} | 403 not_held
+POST /v1/remove_state?key=held x-lease-id=ID x-if-state-etag=abc123 | | 409 etag_mismatch
 POST /v1/remove_state?key=another x-lease-id=ID | | 403 not_held
 GET /v1/describe | | 400 missing_key
 GET /v1/describe?key=never | | 404 not_found
@@ -116,6 +122,16 @@ POST /v1/leases/release | {"lease_ids":[MANY]} | 400 invalid_body
 POST /v1/leases/reconcile | {"lease_ids":[]} | 400 invalid_body
 POST /v1/leases/reconcile | {"lease_ids":["ID"],"rebind":"yes"} | 400 invalid_body
 POST /v1/leases/reconcile | {"lease_ids":["ID"],"namespace":""} | 400 invalid_key
+GET /v1/keys?namespace= | | 400 invalid_key
+GET /v1/keys?prefix=LONG | | 400 invalid_key
+GET /v1/keys?prefix=a%00b | | 400 invalid_key
+GET /v1/keys?cursor= | | 400 invalid_body
+GET /v1/keys?cursor=LONG | | 400 invalid_body
+GET /v1/keys?prefix=b&cursor=a | | 400 invalid_body
+GET /v1/keys?limit=0 | | 400 invalid_body
+GET /v1/keys?limit=1001 | | 400 invalid_body
+GET /v1/keys?colour=red | | 400 invalid_body
+POST /v1/keys | {} | 405 method_not_allowed
 GET /v1/agents?namespace= | | 400 invalid_key
 GET /v1/agents?cursor= | | 400 invalid_body
 GET /v1/agents?colour=red | | 400 invalid_body

@@ -28,6 +28,32 @@ async fn a_reserved_lease_blocks_others_and_is_not_written_under_until_it_is_act
     assert_eq!(write().await.0, 200);
 }
 
+/// A reserved resource was shown as `held`, like an active one.
+#[tokio::test]
+async fn a_resource_is_available_reserved_active_or_revoking() {
+    let server = Server::start();
+    let state = async || server.get("/v1/resource/KEY:k/state").await.1["state"].clone();
+    let shared = |reserve: bool| {
+        let resources = json!([{"kind": "KEY", "name": "k", "predicate": "CONSUMES"}]);
+        json!({"resources": resources, "reserve": reserve})
+    };
+    let end = async |call: &str, lease: &Value| {
+        let path = format!("/v1/leases/{}/{call}", lease["public_id"].as_str().expect("text"));
+        assert_eq!(server.post(&path, &[], "").await.0, 200, "{path}");
+    };
+    assert_eq!(state().await, json!("available"));
+    let reserved = server.acquire(shared(true)).await;
+    assert_eq!(state().await, json!("reserved"));
+    let active = server.acquire(shared(false)).await;
+    assert_eq!(state().await, json!("active"), "an active lease beside a reserved one");
+    end("revoke", &active).await;
+    assert_eq!(state().await, json!("reserved"), "a reserved lease beside one without authority");
+    server.release(&reserved).await;
+    assert_eq!(state().await, json!("revoking"));
+    end("reclaim", &active).await;
+    assert_eq!(state().await, json!("available"));
+}
+
 /// A client without the right `m` could block a resource for ever, and no test failed.
 #[tokio::test]
 async fn a_manual_hold_and_one_over_five_minutes_need_a_right_of_their_own() {

@@ -56,7 +56,7 @@ async fn the_holder_of_a_conflicting_lease_is_named_and_a_wait_ends_with_the_gra
     let server = Server::start();
     let lease = server.acquire(json!({"key": "k", "ttl_ms": 60_000, "owner": "ada"})).await;
     let (status, reply) = server.post("/v1/acquire", &[], r#"{"key":"k"}"#).await;
-    assert_eq!((status, &reply["error"], &reply["holder"]), (409, &json!("waiting"), &json!("ada")));
+    assert_eq!((status, &reply["error"], &reply["owner"]), (409, &json!("waiting"), &json!("ada")));
     assert_eq!((&reply["position"], &reply["leases"]), (&json!(0), &json!([lease["public_id"]])));
 
     let waiting = server.clone();

@@ -20,6 +20,7 @@ mod metrics;
 mod module_graph;
 mod namespaces;
 mod openapi;
+mod paging;
 mod quotas;
 mod readiness;
 mod reading;

@@ -1,11 +1,10 @@
 //! One agent: its attempt, the leases it believes to hold, and the time of its next action.
 
-use engine::waiters::WaiterConnection;
+use engine::waiters::{Attempt, WaiterConnection};
 
 use kernel::{
-    Action, Age, AgentAnnouncement, AgentName, Bundle, Command, Credential, Granted, IdempotencyKey,
-    Identity, LeaseRequest, Member, OnExpiry, Predicate, Renewal, RequestKey, ResourceName, SessionName,
-    Span, Time,
+    Action, AgentAnnouncement, AgentName, Bundle, Command, Credential, Granted, IdempotencyKey, Identity,
+    LeaseRequest, Member, OnExpiry, Predicate, Renewal, RequestKey, ResourceName, SessionName, Span, Time,
 };
 
 use super::{HOLD, after};
@@ -25,7 +24,7 @@ pub(super) struct Agent {
     session: SessionName,
     sessions: u64,
     /// Its current attempt.
-    pub(super) attempt: Option<Attempt>,
+    pub(super) attempt: Option<ManifestAttempt>,
     /// The leases that it believes to hold.
     pub(super) held: Vec<HeldLease>,
     /// The time at which it begins a new attempt, if it may.
@@ -34,10 +33,10 @@ pub(super) struct Agent {
 
 /// A manifest that it retries until it is granted.
 #[derive(Clone, Debug)]
-pub(super) struct Attempt {
+pub(super) struct ManifestAttempt {
     pub(super) bundle: Bundle,
-    /// Its age, from the last response.
-    pub(super) age: Option<Age>,
+    /// Its token, from the last response.
+    pub(super) token: Option<Attempt>,
     /// The time of its first try.
     pub(super) since: TrueTime,
     pub(super) tries: u64,
@@ -67,6 +66,7 @@ pub(super) struct HeldLease {
 pub(super) struct AgentRequest {
     pub(super) agent: usize,
     pub(super) command: Command,
+    pub(super) token: Option<Attempt>,
     /// Set when the client has disconnected and the server can know it.
     pub(super) connection: WaiterConnection,
     pub(super) wait: u64,
@@ -99,16 +99,22 @@ impl Agent {
 
     pub(super) fn begin(&mut self, rng: &mut Rng, now: TrueTime) {
         let next = NextStep::RequestAt(now);
-        self.attempt =
-            Some(Attempt { bundle: bundle(rng), age: None, since: now, tries: 0, request: None, next });
+        self.attempt = Some(ManifestAttempt {
+            bundle: bundle(rng),
+            token: None,
+            since: now,
+            tries: 0,
+            request: None,
+            next,
+        });
     }
 
     pub(super) fn session(&self) -> &SessionName {
         &self.session
     }
 
-    /// The command that the server makes of the manifest; `age` decides under wait-die.
-    pub(super) fn command(&self, attempt: &Attempt, age: Option<Age>) -> Command {
+    /// The command that the server makes of the manifest, without an age so far.
+    pub(super) fn command(&self, attempt: &ManifestAttempt) -> Command {
         let grant = LeaseRequest {
             namespace: namespace(),
             bundle: attempt.bundle.clone(),
@@ -117,7 +123,7 @@ impl Agent {
             owner: None,
             agent: Some(self.name.clone()),
             session: Some(self.session.clone()),
-            attempt: age,
+            attempt: None,
             reason: None,
             metadata: None,
         };

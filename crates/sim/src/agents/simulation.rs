@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use engine::waiters::{Advice, Blocked, Wait, WaiterConnection};
+use engine::waiters::{Advice, Attempt, Blocked, Wait, WaiterConnection};
 use engine::{Decision, Reply};
 use kernel::{Action, Age, Command, Granted, Outcome, Response, Span};
 
@@ -158,7 +158,7 @@ impl<'a> AgentSimulation<'a> {
 
     fn act(&mut self, number: usize) {
         for command in self.agents[number].maintain_leases(&mut self.rng, self.now) {
-            self.send(number, command, 0, WaiterConnection::default());
+            self.send(number, command, None, 0);
         }
         let now = self.now;
         let agent = &mut self.agents[number];
@@ -205,11 +205,11 @@ impl<'a> AgentSimulation<'a> {
         let by = after(self.now, wait + FAULTY_DELAY + 1000);
         attempt.next = NextStep::AwaitResponse { number: self.next, by };
         let attempt = attempt.clone();
-        let command = agent.command(&attempt, attempt.age);
-        self.send(number, command, wait, WaiterConnection::default());
+        let command = agent.command(&attempt);
+        self.send(number, command, attempt.token, wait);
     }
 
-    fn send(&mut self, agent: usize, command: Command, wait: u64, connection: WaiterConnection) {
+    fn send(&mut self, agent: usize, command: Command, token: Option<Attempt>, wait: u64) {
         let number = self.next;
         self.next += 1;
         let delay = match self.rng.below(20) {
@@ -217,7 +217,9 @@ impl<'a> AgentSimulation<'a> {
             1..3 if self.period == Period::Faulty => self.rng.below(FAULTY_DELAY),
             _ => self.rng.below(DELAY),
         };
-        let request = AgentRequest { agent, command, connection, wait, until: None, must_be_granted: false };
+        let connection = WaiterConnection::default();
+        let request =
+            AgentRequest { agent, command, token, connection, wait, until: None, must_be_granted: false };
         self.transit.push((after(self.now, delay), number, request));
     }
 
@@ -283,15 +285,24 @@ impl<'a> AgentSimulation<'a> {
         let now = server.now();
         let fresh = Age { at: now, tie: self.rng.number() };
         if let Action::Acquire(grant) = &mut request.command.action {
-            let age = grant.attempt.filter(|age| age.counts_at(now)).unwrap_or(fresh);
-            grant.attempt = Some(age);
+            // A token from a faulty period may be of an attempt that was granted without the agent's knowledge.
+            let counts = self.began_without_faults(request.agent);
+            let presented = request.token.map(|token| token.age).filter(|age| counts && age.counts_at(now));
+            let age = presented.unwrap_or(fresh);
+            grant.attempt = Some(fresh);
             request.must_be_granted = self.is_oldest(server, request.agent, &request.command, age);
             self.stats.tries += 1;
             self.stats.oldest += u64::from(request.must_be_granted);
             let announce = self.agents[request.agent].announce(false);
             // Its response is not awaited.
             let unused = RequestNumber::MAX - number;
-            let announce = ServerRequest { number: unused, command: announce, document: None, wait: None };
+            let announce = ServerRequest {
+                number: unused,
+                command: announce,
+                document: None,
+                wait: None,
+                attempt: None,
+            };
             server.submit(announce, &mut self.ledger)?;
         }
         request.until = (request.wait > 0).then(|| now.after(Span(request.wait)));
@@ -300,15 +311,25 @@ impl<'a> AgentSimulation<'a> {
             .map(|_| Wait { timeout: Span(request.wait), connection: request.connection.clone() });
         let waits = wait.as_ref().map(|wait| wait.connection.clone());
         self.properties.arrived(number, &request.command, waits, self.now);
-        let command = request.command.clone();
+        let (command, attempt) = (request.command.clone(), request.token);
         self.pending.insert(number, request);
-        server.submit(ServerRequest { number, command, document: None, wait }, &mut self.ledger)
+        server.submit(ServerRequest { number, command, document: None, wait, attempt }, &mut self.ledger)
     }
 
-    /// Whether no conflicting holder and no waiter is older, in a fault-free period that has settled.
+    /// Whether an agent's attempt began in the present fault-free period, after the effects of the faulty one.
+    fn began_without_faults(&self, agent: usize) -> bool {
+        let (Period::Busy(since) | Period::Draining(since)) = self.period else { return false };
+        let attempt = self.agents[agent].attempt.as_ref();
+        attempt.is_some_and(|attempt| attempt.since >= after(since, SETTLE))
+    }
+
+    /// Whether no conflicting holder, no waiter and no agent that may return to its place is older, in a fault-free period
+    /// that has settled.
     fn is_oldest(&self, server: &Server, agent: usize, command: &Command, age: Age) -> bool {
         let (Period::Busy(since) | Period::Draining(since)) = self.period else { return false };
         let Action::Acquire(grant) = &command.action else { return false };
+        let others = self.agents.iter().enumerate().filter(|(other, _)| *other != agent);
+        let mut tokens = others.filter_map(|(_, other)| other.attempt.as_ref()?.token);
         let agent = &self.agents[agent];
         server.inspect(|shard| {
             let (kernel, now) = (shard.kernel(), shard.now());
@@ -317,6 +338,7 @@ impl<'a> AgentSimulation<'a> {
             self.now >= after(since, SETTLE)
                 && holds.is_empty()
                 && holders.all(|lease| age < lease.age)
+                && tokens.all(|token| token.age.at <= now && age < token.age)
                 && shard.waiters().iter().all(|(_, waiter)| age < waiter.age)
         })
     }
@@ -416,7 +438,7 @@ impl<'a> AgentSimulation<'a> {
         let agent = &mut self.agents[request.agent];
         agent.back_off(&mut self.rng, self.now);
         if let Some(attempt) = &mut agent.attempt {
-            (attempt.age, attempt.request) = (Some(blocked.age), None);
+            (attempt.token, attempt.request) = (Some(blocked.attempt), None);
         }
         // The leases that the server asks it to release, as far as it knows them.
         for lease in agent.held.iter_mut().filter(|known| blocked.release.contains(&known.held.lease)) {
@@ -488,7 +510,7 @@ impl<'a> AgentSimulation<'a> {
     fn restart(&mut self, number: usize) {
         self.stats.restarts += 1;
         let announce = self.agents[number].announce(true);
-        self.send(number, announce, 0, WaiterConnection::default());
+        self.send(number, announce, None, 0);
         let at = after(self.now, HOLD + self.rng.below(super::GRACE.0 + 2000));
         for lease in &mut self.agents[number].held {
             (lease.renew_at, lease.rebind_at) = (None, Some(at));

@@ -6,7 +6,10 @@ use kernel::{
     Removal, Renewal, RequestKey, ResourceName, SessionName, Span, Time, Version, Write,
 };
 
+use engine::waiters::Attempt;
+
 use crate::rng::Rng;
+use crate::servers::clock::TrueTime;
 
 /// One client.
 pub struct Client {
@@ -17,9 +20,42 @@ pub struct Client {
     /// Leases that it holds or has held, as far as it knows, the newest last.
     known: Vec<KnownLease>,
     /// A request without a response so far, which it may retry.
-    unanswered: Option<Command>,
-    /// The age of an attempt that died under wait-die, for the retry.
-    attempt: Option<Age>,
+    unanswered: Option<(Command, Option<PresentedAttempt>)>,
+    /// A request for a lease that was blocked, for its retries.
+    blocked: Option<BlockedRequest>,
+    /// A request whose token was used for a grant. It is presented again, in vain.
+    used: Option<(Action, Attempt)>,
+}
+
+/// A request for a lease that was blocked, as its client remembers it.
+struct BlockedRequest {
+    action: Action,
+    attempt: Attempt,
+    /// The number of its first try; 0 if unknown.
+    first: u64,
+    /// When its last response arrived.
+    at: TrueTime,
+    /// Tries without a response.
+    unanswered: usize,
+    /// Its client was granted a lease since, perhaps by this attempt.
+    was_granted: bool,
+    /// It was certainly granted a lease, by the server that runs: its token does not count any more.
+    is_used: bool,
+    /// No server has started since its last response.
+    is_of_this_server: bool,
+}
+
+/// A token that a request presents.
+#[derive(Clone, Copy, Debug)]
+pub struct PresentedAttempt {
+    /// The token.
+    pub attempt: Attempt,
+    /// The number of the first try; 0 if unknown.
+    pub first: u64,
+    /// Whether it certainly counts, and the request stands at the place of its first try.
+    pub is_certain: bool,
+    /// Whether it certainly does not count: its grant was used, or it has lapsed. The request stands at the end.
+    pub is_void: bool,
 }
 
 struct KnownLease {
@@ -76,16 +112,34 @@ impl Client {
             agent: AgentName::new(&name).expect("a valid name"),
             known: Vec::new(),
             unanswered: None,
-            attempt: None,
+            blocked: None,
+            used: None,
         }
     }
 
     /// Its next request. `id` is the id of a new document, and the idempotency key.
-    pub fn next(&mut self, rng: &mut Rng, now: Time, id: u64) -> (Command, Option<Content>) {
-        if let Some(command) = self.unanswered.clone().filter(|_| rng.one_in(2)) {
-            return (command, None);
+    pub fn next(
+        &mut self,
+        rng: &mut Rng,
+        now: (Time, TrueTime),
+        id: u64,
+    ) -> (Command, Option<Content>, Option<PresentedAttempt>) {
+        if let Some((command, presented)) = self.unanswered.clone().filter(|_| rng.one_in(2)) {
+            // The first try may be granted its lease before this one arrives.
+            self.distrust();
+            let presented = presented.map(|presented| PresentedAttempt { is_certain: false, ..presented });
+            return (command, None, presented);
         }
-        let (action, content) = self.action(rng, now, id);
+        let used = self.used.clone().filter(|_| rng.one_in(3)).map(|(action, attempt)| {
+            (action, PresentedAttempt { attempt, first: 0, is_certain: false, is_void: true })
+        });
+        let retry = used.or_else(|| rng.one_in(4).then(|| self.retry(now.1)).flatten());
+        let (action, content, presented) = if let Some((action, presented)) = retry {
+            (action, None, Some(presented))
+        } else {
+            let (action, content) = self.action(rng, now.0, id);
+            (action, content, None)
+        };
         let operator = matches!(action, Action::Revoke(_) | Action::Reclaim(_));
         let identity =
             if operator { Identity::new("operator").expect("a valid name") } else { self.identity.clone() };
@@ -95,20 +149,58 @@ impl Client {
             key[..8].copy_from_slice(&id.to_le_bytes());
             command = command.with_request(IdempotencyKey { key: RequestKey(key), fingerprint: key });
             // A retry of a commit would have to send the document again.
-            self.unanswered = content.is_none().then(|| command.clone());
+            self.unanswered = content.is_none().then(|| (command.clone(), presented));
         }
-        (command, content)
+        (command, content, presented)
+    }
+
+    /// The next try of a request that was blocked.
+    fn retry(&mut self, now: TrueTime) -> Option<(Action, PresentedAttempt)> {
+        let blocked = self.blocked.as_mut()?;
+        let is_recent = now.0 - blocked.at.0 < RETRY_MAX_MS;
+        let is_certain = is_recent
+            && blocked.first > 0
+            && blocked.unanswered == 0
+            && !blocked.was_granted
+            && keeps_place(&blocked.action);
+        let is_lapsed = blocked.is_of_this_server && now.0 - blocked.at.0 > LAPSED_MS;
+        let is_void = blocked.is_used || is_lapsed;
+        blocked.unanswered += 1;
+        let presented =
+            PresentedAttempt { attempt: blocked.attempt, first: blocked.first, is_certain, is_void };
+        Some((blocked.action.clone(), presented))
+    }
+
+    /// Copies of one try are on their way, and more than one may get a response: whether the token counts is unknown
+    /// from now on.
+    pub fn distrust(&mut self) {
+        if let Some(blocked) = &mut self.blocked {
+            blocked.first = 0;
+        }
     }
 
     /// The command got a response.
     pub fn responded(&mut self, command: &Command) {
-        if self.unanswered.as_ref() == Some(command) {
+        if self.unanswered.as_ref().is_some_and(|(unanswered, _)| unanswered.request == command.request) {
             self.unanswered = None;
         }
     }
 
-    /// It was granted a lease.
-    pub fn granted(&mut self, granted: &Granted, bundle: Option<&Bundle>) {
+    /// A server has started: it may not know what the one before has granted, and its time may be behind.
+    pub fn server_started(&mut self) {
+        if let Some(blocked) = &mut self.blocked {
+            (blocked.is_used, blocked.is_of_this_server) = (false, false);
+        }
+        self.used = None;
+    }
+
+    /// It was granted a lease, by a request that may have presented a token.
+    pub fn granted(
+        &mut self,
+        granted: &Granted,
+        bundle: Option<&Bundle>,
+        presented: Option<PresentedAttempt>,
+    ) {
         let writable = |member: &&Member| member.resource.is_key() && member.predicate.may_write();
         let key = bundle.and_then(|bundle| bundle.members().iter().find(writable));
         let before = self.known.iter().find(|known| known.held.lease == granted.lease);
@@ -118,12 +210,51 @@ impl Client {
         if self.known.len() > 6 {
             self.known.remove(0);
         }
-        self.attempt = None;
+        if let Some(blocked) = &mut self.blocked {
+            blocked.was_granted = true;
+            let is_its_grant = |presented: PresentedAttempt| {
+                presented.is_certain && presented.attempt.arrival == blocked.attempt.arrival
+            };
+            if blocked.is_of_this_server && presented.is_some_and(is_its_grant) {
+                blocked.is_used = true;
+                self.used = Some((blocked.action.clone(), blocked.attempt));
+            }
+        }
     }
 
-    /// Its attempt died under wait-die; the retry keeps this age.
-    pub fn died(&mut self, attempt: Option<Age>) {
-        self.attempt = attempt;
+    /// Its request was blocked, or dismissed while it waited; a retry may present this attempt. The time is that of the
+    /// response, with whether the server that wrote it runs.
+    pub fn blocked(
+        &mut self,
+        number: u64,
+        command: &Command,
+        presented: Option<PresentedAttempt>,
+        attempt: Attempt,
+        (at, is_current): (TrueTime, bool),
+    ) {
+        let same = presented.filter(|presented| presented.attempt.arrival == attempt.arrival);
+        if let Some(blocked) =
+            self.blocked.as_mut().filter(|blocked| same.is_some_and(|same| same.first == blocked.first))
+        {
+            blocked.unanswered = blocked.unanswered.saturating_sub(1);
+            (blocked.attempt, blocked.at) = (attempt, at);
+            blocked.is_of_this_server = is_current;
+            return;
+        }
+        // A request with an idempotency key may have taken the place of an earlier one: its first try is unknown.
+        let first = same.map_or(if command.request.is_some() { 0 } else { number }, |same| same.first);
+        let action = command.action.clone();
+        let unanswered = usize::from(same.is_some());
+        self.blocked = Some(BlockedRequest {
+            action,
+            attempt,
+            first,
+            at,
+            unanswered,
+            was_granted: false,
+            is_used: false,
+            is_of_this_server: is_current,
+        });
     }
 
     /// Its release of a lease succeeded.
@@ -160,10 +291,7 @@ impl Client {
     }
 
     fn lease_request(&self, rng: &mut Rng, now: Time, id: u64) -> Action {
-        let attempt = match self.attempt.filter(|_| rng.one_in(2)) {
-            Some(age) => Some(age),
-            None => rng.one_in(4).then(|| Age { at: Time(now.0.saturating_sub(rng.below(100))), tie: id }),
-        };
+        let attempt = rng.one_in(4).then(|| Age { at: Time(now.0.saturating_sub(rng.below(100))), tie: id });
         let grant = LeaseRequest {
             namespace: namespace(),
             bundle: bundle(rng),
@@ -174,7 +302,7 @@ impl Client {
                 _ => OnExpiry::Free,
             },
             owner: None,
-            agent: (attempt.is_some() && rng.one_in(2)).then(|| self.agent.clone()),
+            agent: attempt.is_some().then(|| self.agent.clone()),
             session: (attempt.is_some() || rng.one_in(2)).then(|| self.session.clone()),
             attempt,
             reason: None,
@@ -182,6 +310,20 @@ impl Client {
         };
         if rng.one_in(8) { Action::Reserve(grant) } else { Action::Acquire(grant) }
     }
+}
+
+/// A retry within this time of the last response certainly counts, in milliseconds.
+const RETRY_MAX_MS: u64 = 60_000;
+/// A retry later than this after the last response certainly does not count: the time after which tokens lapse, and the
+/// drift of clocks.
+const LAPSED_MS: u64 = Attempt::IDLE_MAX.0 + 5_000;
+
+/// Whether a retry of this request returns to the place of its first try: for one exclusive name, without a session, no deadlock
+/// cycle can keep it behind another waiter.
+fn keeps_place(action: &Action) -> bool {
+    let (Action::Acquire(request) | Action::Reserve(request)) = action else { return false };
+    let [only] = request.bundle.members() else { return false };
+    only.predicate.is_exclusive() && only.resource.is_key() && request.session.is_none()
 }
 
 fn ttl(rng: &mut Rng) -> Span {

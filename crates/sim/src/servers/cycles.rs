@@ -37,7 +37,7 @@ fn check_ages<R>(shard: &Shard<R>) -> Result<(), String> {
     let waiting: Vec<_> = shard.waiters().iter().collect();
     for (index, (ticket, waiter)) in waiting.iter().enumerate() {
         let grant = waiter.request();
-        if grant.attempt.is_none() {
+        if !grant.is_wait_die() {
             continue;
         }
         let ahead = waiting[..index].iter().map(|(_, other)| *other).filter(|other| blocks(other, waiter));
@@ -63,7 +63,7 @@ fn check_cycles<R>(shard: &Shard<R>) -> Result<(), String> {
         while let Some(node) = unvisited.pop() {
             for next in edges.get(node).into_iter().flatten() {
                 if next == start && matches!(start, WaitNode::Session(_)) {
-                    return Err(format!("deadlock cycle through {start:?}"));
+                    return Err(format!("deadlock cycle through {start:?}: {}", described(shard)));
                 }
                 if visited.insert(next) {
                     unvisited.push(next);
@@ -72,6 +72,27 @@ fn check_cycles<R>(shard: &Shard<R>) -> Result<(), String> {
         }
     }
     Ok(())
+}
+
+/// All waiters and leases, for the report of a cycle.
+fn described<R>(shard: &Shard<R>) -> String {
+    let mut lines = Vec::new();
+    for (ticket, waiter) in shard.waiters().iter() {
+        let request = waiter.request();
+        let names: Vec<_> =
+            request.bundle.members().iter().map(|m| (m.resource.as_str(), m.predicate)).collect();
+        lines.push(format!(
+            "{ticket:?} {:?} {:?} {names:?} {:?}",
+            waiter.command.identity, request.session, waiter.age
+        ));
+        for lease in shard.kernel().conflicts(&request.namespace, &request.bundle, shard.now()) {
+            lines.push(format!(
+                "  held: {:?} {:?} {:?}",
+                lease.identity, lease.details.session, lease.members
+            ));
+        }
+    }
+    lines.join("\n")
 }
 
 fn edges<R>(shard: &Shard<R>) -> BTreeMap<WaitNode, BTreeSet<WaitNode>> {

@@ -173,7 +173,7 @@ impl<'a> LargeWorld<'a> {
         let command = Command::by(&identity("ada"), action);
         let wait = waits.map(|_| Wait { timeout: WAIT, connection: WaiterConnection::default() });
         self.pending.insert(number, waits);
-        let request = ServerRequest { number, command, document: None, wait };
+        let request = ServerRequest { number, command, document: None, wait, attempt: None };
         self.server.as_mut().expect("it was started").submit(request, &mut self.ledger)?;
         self.publish()?;
         self.note_bounds();
@@ -413,7 +413,13 @@ impl<'a> LargeWorld<'a> {
             self.next += 1;
             self.pending.insert(self.next, None);
             let command = Command::by(&identity("ada"), Action::Acquire(large_bundle(self.next, None)));
-            second.push(ServerRequest { number: self.next, command, document: None, wait: None });
+            second.push(ServerRequest {
+                number: self.next,
+                command,
+                document: None,
+                wait: None,
+                attempt: None,
+            });
         }
         self.server().submit_during_append(second, BATCH_BYTES);
         while self.step()? {}

@@ -11,6 +11,7 @@ use engine::internals::checkpoint::Mark;
 use engine::internals::documents::BlobId;
 use engine::internals::sequencer::{BatchObserver, Ended, OnEnd};
 use engine::internals::shard::StateDigest;
+use engine::observe::AuditEntry;
 use engine::{Delivery, OnDecided, Reply, ReplyTo};
 use kernel::{Event, Lsn, Version};
 use store::{Bounds, Extent, LogCapacity, LogReader, LogStore, LsnRange, Preparation, Seq, StoreError};
@@ -210,6 +211,13 @@ impl BatchObserver for Outbox {
         for (lsn, events) in events {
             state.check_durable(*lsn, &"an event");
             state.superseded.extend(events.iter().filter_map(superseded));
+        }
+    }
+
+    fn audited(&mut self, entries: Vec<AuditEntry>) {
+        let mut state = self.state();
+        for entry in entries {
+            state.check_durable(entry.lsn, &"an audit entry");
         }
     }
 

@@ -14,7 +14,7 @@ use engine::internals::recovery::{DamagedSnapshot, RecoveryError, SnapshotDamage
 use engine::internals::sequencer::{Ended, Health, Publish, Sequencer};
 use engine::internals::shard::{Shard, StateDigest};
 use engine::internals::uploads::Uploads;
-use engine::waiters::{Wait, WaiterConnection};
+use engine::waiters::{Attempt, Wait, WaiterConnection};
 use engine::{ReplyTo, Submission, TenureConfig, Unavailable};
 use kernel::{Command, Cursor, Document, Kernel, Limits, Lsn, ResourceName, Span, Store, Time, Version};
 use store::disk::{DiskBlobs, DiskLog, LogOptions};
@@ -78,6 +78,8 @@ pub struct ServerRequest {
     pub document: Option<Vec<u8>>,
     /// For a lease that conflicts with others.
     pub wait: Option<Wait>,
+    /// The attempt that it presents as a retry.
+    pub attempt: Option<Attempt>,
 }
 
 /// A running server. Dropping it ends its process: nothing more is decided, appended or published.
@@ -166,7 +168,9 @@ impl Server {
         let shared: Arc<dyn Executor> = Arc::<SimExecutor>::clone(&executor);
         let log = Box::new(ObservedLog::new(log, outbox.clone()));
         let observer = Box::new(outbox.clone());
-        let sequencer = Sequencer::start(Shard::new(decider), log, observer, 1, outbox.on_end(), &shared);
+        let mut audited = Shard::new(decider);
+        audited.set_audited();
+        let sequencer = Sequencer::start(audited, log, observer, 1, outbox.on_end(), &shared);
         let sequencer = Arc::new(sequencer);
         let (machine, seen) = (machine.clone(), Lsn(0));
         let mut server = Server { sequencer, executor, outbox, reader, blobs, uploads, machine, seen };
@@ -181,11 +185,18 @@ impl Server {
     }
 
     fn submission(&self, request: ServerRequest) -> Submission<ReplyTo> {
-        let ServerRequest { number, command, document, wait } = request;
+        let ServerRequest { number, command, document, wait, attempt } = request;
         let (to, on_decided) =
             (self.outbox.reply_to(number), Some(self.outbox.on_decided(number, &self.machine)));
         let correlation = u128::from(number);
-        Submission { correlation, document, wait, on_decided, ..Submission::new(command, to) }
+        Submission {
+            origin: correlation.into(),
+            document,
+            wait,
+            attempt,
+            on_decided,
+            ..Submission::new(command, to)
+        }
     }
 
     /// Submits requests while the next append of at least `bytes` bytes is in flight, by whichever job makes it.
@@ -399,7 +410,8 @@ impl Server {
         let Some(mark) = self.outbox.mark() else { return Ok(None) };
         let mut damaged = Vec::new();
         let mut on_damage = |snapshot| damaged.push(snapshot);
-        let taken = checkpoint::take(&*self.blobs, &mut *self.reader, STORE.shard, &mark, &mut on_damage);
+        let taken =
+            checkpoint::take(&*self.blobs, &mut *self.reader, STORE.shard, &mark, retain, &mut on_damage);
         damaged.iter().try_for_each(damage_found)?;
         let taken = taken.map_err(checkpoint_failed)?;
         Ok(checkpoint::plan(&taken, &mut *self.reader, &mark, retain)?)
@@ -415,7 +427,13 @@ impl Server {
             Err(error) if error.kind == ErrorKind::Gone => return Ok(None),
             other => other?,
         };
-        Ok(Some(ServerRequest { number, command: step.command(), document: Some(document), wait: None }))
+        Ok(Some(ServerRequest {
+            number,
+            command: step.command(),
+            document: Some(document),
+            wait: None,
+            attempt: None,
+        }))
     }
 
     /// Submits a request, and waits for the reply on the same thread. To be called at rest, without leases and on a disk.
@@ -424,7 +442,7 @@ impl Server {
         request: ServerRequest,
         ledger: &mut Ledger,
     ) -> Result<Result<(), Unavailable>, ServerError> {
-        let ServerRequest { number, command, document, wait } = request;
+        let ServerRequest { number, command, document, wait, .. } = request;
         let reply = self.sequencer.call(command, u128::from(number), document, wait);
         self.observe(ledger)?;
         let ended = || StoreError::new(ErrorKind::Io, "the sequencer ended during a call");

@@ -11,12 +11,12 @@ use std::collections::{BTreeMap, BTreeSet};
 use engine::document::{DocumentLocation, Pin};
 use engine::internals::waiting::lease_request_of;
 use engine::waiters::{Wait, WaiterConnection};
-use kernel::{Action, Command, LeaseId, Span};
+use kernel::{Action, Age, Command, LeaseId, Span};
 use store::ErrorKind;
 use store::object::WriterId;
 
 use super::ServerStats;
-use super::client::{Client, Content};
+use super::client::{Client, Content, PresentedAttempt};
 use super::clock::{Machine, TrueTime};
 use super::ledger::Ledger;
 use super::server::{Backend, LIMITS, RequestNumber, Server, ServerError, ServerRequest, WorldSize};
@@ -34,6 +34,7 @@ struct ClientRequest {
     command: Command,
     at: TrueTime,
     wait: Option<Wait>,
+    presented: Option<PresentedAttempt>,
     content: Option<Content>,
     /// Held until the response.
     pin: Option<Pin>,
@@ -191,10 +192,15 @@ impl<'a> ServerSimulation<'a> {
             let client = usize::from(self.rng.small(u8::try_from(CLIENTS).expect("few")));
             let now = self.server.as_ref().map(Server::now).unwrap_or_default();
             self.next += 1;
-            let (command, content) = self.clients[client].next(&mut self.rng, now, self.next);
+            let (command, content, mut presented) =
+                self.clients[client].next(&mut self.rng, (now, self.now), self.next);
             let copies = if self.rng.one_in(12) { 2 } else { 1 };
+            if let Some(presented) = presented.as_mut().filter(|_| copies > 1) {
+                presented.is_certain = false;
+                self.clients[client].distrust();
+            }
             for _ in 0..copies {
-                self.send(client, command.clone(), content);
+                self.send(client, command.clone(), content, presented);
             }
         }
         // A waiting client disconnects.
@@ -214,7 +220,13 @@ impl<'a> ServerSimulation<'a> {
         }
     }
 
-    fn send(&mut self, client: usize, command: Command, content: Option<Content>) {
+    fn send(
+        &mut self,
+        client: usize,
+        command: Command,
+        content: Option<Content>,
+        presented: Option<PresentedAttempt>,
+    ) {
         let delay = match self.rng.below(20) {
             0 => return,
             1 => self.rng.below(30_000),
@@ -225,8 +237,10 @@ impl<'a> ServerSimulation<'a> {
         let most = 1 + self.rng.below(8000);
         let wait = waits.then(|| Wait { timeout: Span(most), connection: WaiterConnection::default() });
         let (arrives, at) = (TrueTime(self.now.0 + delay), self.now);
-        self.transit
-            .push((arrives, ClientRequest { client, command, at, wait, content, pin: None, respond_by: at }));
+        self.transit.push((
+            arrives,
+            ClientRequest { client, command, at, wait, presented, content, pin: None, respond_by: at },
+        ));
     }
 
     fn server_acts(&mut self) -> Result<(), ServerError> {
@@ -358,12 +372,21 @@ impl<'a> ServerSimulation<'a> {
     fn arrived(&mut self, mut request: ClientRequest, document: Option<Vec<u8>>) -> ServerRequest {
         let wait = request.wait.as_ref().map_or(0, |wait| wait.timeout.0);
         request.respond_by = TrueTime(self.now.0 + wait + SLACK);
+        if let Action::Acquire(wanted) | Action::Reserve(wanted) = &mut request.command.action {
+            // As the server does: the age of each request is unique.
+            wanted.attempt = wanted.attempt.map(|age| Age { tie: self.next, ..age });
+        }
         self.ledger.request_arrived(&request.command);
         let waits = request.wait.as_ref().map(|wait| wait.connection.clone());
         self.properties.arrived(self.next, &request.command, waits, self.now);
+        // One that does not count gives no place.
+        if let Some(presented) = request.presented.filter(|presented| !presented.is_void) {
+            self.properties.presented(self.next, presented.first, presented.is_certain);
+        }
         let (command, wait) = (request.command.clone(), request.wait.clone());
+        let attempt = request.presented.map(|presented| presented.attempt);
         self.pending.insert(self.next, request);
-        ServerRequest { number: self.next, command, document, wait }
+        ServerRequest { number: self.next, command, document, wait, attempt }
     }
 
     fn submit(&mut self, server: &mut Server, request: ServerRequest) -> Result<(), ServerError> {
@@ -385,6 +408,11 @@ impl<'a> ServerSimulation<'a> {
             return Ok(());
         }
         self.writers += 1;
+        self.clients.iter_mut().for_each(Client::server_started);
+        for (_, request) in &mut self.transit {
+            request.presented =
+                request.presented.map(|presented| PresentedAttempt { is_void: false, ..presented });
+        }
         let backend = match &mut self.storage {
             Storage::Disk(fs) => {
                 // After a power failure unsynced writes may be lost; after the end of the process alone they are not.

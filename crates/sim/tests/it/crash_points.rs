@@ -23,8 +23,10 @@ impl Script<'_> {
     fn submit(&mut self, action: Action, document: Option<Vec<u8>>) -> Result<Option<Response>, ServerError> {
         let command = Command::by(&identity("ada"), action);
         self.next += 1;
-        self.server
-            .submit(ServerRequest { number: self.next, command, document, wait: None }, self.ledger)?;
+        self.server.submit(
+            ServerRequest { number: self.next, command, document, wait: None, attempt: None },
+            self.ledger,
+        )?;
         self.settle()?;
         let replies = self.server.take_replies().into_iter();
         let mut replies = replies.filter(|published| published.number == self.next);

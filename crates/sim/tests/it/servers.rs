@@ -109,7 +109,7 @@ fn an_undecided_append_is_repeated_although_the_next_batch_is_full() {
     for number in 1..2000 {
         let action = Action::Acquire(grant(key(&format!("{}", number % 7)), Span(60_000)));
         let command = Command::by(&identity("ada"), action);
-        let request = ServerRequest { number, command, document: None, wait: None };
+        let request = ServerRequest { number, command, document: None, wait: None, attempt: None };
         server.submit(request, &mut ledger).expect("an outage ends nothing");
     }
     for second in 1..10 {

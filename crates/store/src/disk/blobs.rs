@@ -14,6 +14,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use super::backup_lock::DeletionGuard;
 use crate::fs::{File, Fs, PendingSync};
 use crate::port::{BlobName, BlobStore, BlobWriter, ErrorKind, StoreError};
 
@@ -23,6 +24,7 @@ pub struct DiskBlobs<F: Fs> {
     dir: PathBuf,
     /// The name of the next temporary file.
     next_temporary: AtomicU64,
+    deletions: DeletionGuard,
 }
 
 const TMP: &str = "tmp";
@@ -42,12 +44,18 @@ impl<F: Fs> DiskBlobs<F> {
             Ok(())
         };
         opened().map_err(|error| StoreError::io(&error, "opening the blob directory"))?;
-        Ok(DiskBlobs { fs, dir: dir.to_path_buf(), next_temporary: AtomicU64::new(0) })
+        Ok(DiskBlobs::view(fs, dir))
+    }
+
+    /// Keeps blobs while a backup reads them: their deletion is postponed.
+    pub(super) fn guarded_by(self, deletions: DeletionGuard) -> DiskBlobs<F> {
+        DiskBlobs { deletions, ..self }
     }
 
     /// The blobs of a directory as they are: creates and removes nothing.
     pub(super) fn view(fs: F, dir: &Path) -> DiskBlobs<F> {
-        DiskBlobs { fs, dir: dir.to_path_buf(), next_temporary: AtomicU64::new(0) }
+        let (next_temporary, deletions) = (AtomicU64::new(0), DeletionGuard::default());
+        DiskBlobs { fs, dir: dir.to_path_buf(), next_temporary, deletions }
     }
 
     fn path(&self, name: &BlobName) -> PathBuf {
@@ -127,7 +135,10 @@ impl<F: Fs> BlobStore for DiskBlobs<F> {
 
     fn delete(&self, name: &BlobName) -> Result<(), StoreError> {
         let path = self.path(name);
-        let removed = match self.fs.remove(&path) {
+        let Some(permit) = self.deletions.permit() else { return Ok(()) };
+        let removed = self.fs.remove(&path);
+        drop(permit);
+        let removed = match removed {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
             other => other.and_then(|()| self.fs.sync_dir(path.parent().expect("a blob is in a directory"))),
         };

@@ -14,7 +14,7 @@ use super::clean_stop::{self, CleanStop};
 use super::log::LogOptions;
 use super::reader::Segments;
 use super::tail::ExpectedFrame;
-use crate::frame::{FrameHeader, SEGMENT_HEADER, decode_frame, frame_len};
+use crate::frame::{FrameHeader, PAYLOAD_MAX, SEGMENT_HEADER, decode_frame, frame_len};
 use crate::fs::{File, Fs};
 use crate::port::{ErrorKind, LsnRange, Seq, StoreError};
 
@@ -111,7 +111,7 @@ impl DamagedLog {
         let is_oldest = firsts.first() == Some(&place.segment);
         if place.expected.seq < *floor || (is_oldest && place.offset == 0) {
             return Err(refused(format!(
-                "the log would end before its floor; restore it from a backup: seq={} floor={}",
+                "the log would end before its floor; restore the store from a backup with `lockd restore`: seq={} floor={}",
                 place.expected.seq.0, floor.0
             )));
         }
@@ -308,9 +308,10 @@ fn used(bytes: &[u8]) -> usize {
     bytes.iter().rposition(|byte| *byte != 0).map_or(0, |last| last + 1)
 }
 
-/// The LSNs of the valid frames, which begin at multiples of eight.
+/// The LSNs of the valid frames, which begin at multiples of eight. Zeros at the end of the last one may be missing.
 fn lsns_in(bytes: &[u8]) -> Vec<LsnRange> {
-    let padded = [bytes, &[0; 8]].concat();
+    let mut padded = bytes.to_vec();
+    padded.resize(bytes.len() + frame_len(PAYLOAD_MAX), 0);
     let frames = (0..bytes.len()).step_by(8).filter_map(|at| decode_frame(&padded[at..]));
     frames.map(|(header, _)| header.lsns).collect()
 }

@@ -10,8 +10,10 @@
 
 use std::fs::{File, TryLockError};
 use std::io::{self, Write};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
+use super::backup_lock::DeletionGuard;
 use super::store_file::{Key, StoreFile, StoredFile, decode, encode, verifies};
 use super::{DiskBlobs, DiskLog, LogOptions};
 use crate::disk::TornTail;
@@ -60,7 +62,8 @@ impl LockedDir {
             Ok(()) => Ok(LockedDir { path: path.to_path_buf(), lock }),
             Err(TryLockError::WouldBlock) => {
                 let what = "another process has the store open; stop it first: path=";
-                Err(StoreError::new(ErrorKind::Refused, format!("{what}{}", path.display())))
+                let pid = holder_pid(&lock).map(|pid| format!(" pid={pid}")).unwrap_or_default();
+                Err(StoreError::new(ErrorKind::Refused, format!("{what}{}{pid}", path.display())))
             }
             Err(TryLockError::Error(error)) => Err(doing(&error)),
         }
@@ -91,8 +94,27 @@ impl LockedDir {
             }
         };
         let map = checked_map(&path, file)?;
-        Ok(DiskDir { path, file, map, _lock: lock })
+        let deletions = DeletionGuard::create(&path).map_err(|error| {
+            StoreError::io(&error, "creating the backup lock").with(format_args!("path={}", path.display()))
+        })?;
+        Ok(DiskDir { path, file, map, deletions, _lock: lock })
     }
+}
+
+/// The process that has locked a file, as Linux lists it; `None` where it does not, or if it is in another PID namespace.
+fn holder_pid(lock: &File) -> Option<u32> {
+    let inode = lock.metadata().ok()?.ino().to_string();
+    let locks = std::fs::read_to_string("/proc/locks").ok()?;
+    locks.lines().find_map(|line| holder_in(line, &inode))
+}
+
+/// The process id in a line such as `1: FLOCK  ADVISORY  WRITE 30998 fe:00:5677335 0 EOF`. The device is not compared:
+/// filesystems with subvolumes list another one than `stat` has.
+fn holder_in(line: &str, inode: &str) -> Option<u32> {
+    let fields: Vec<&str> = line.split_whitespace().collect();
+    let [_, "FLOCK", _, "WRITE", pid, file, ..] = fields.as_slice() else { return None };
+    let pid = pid.parse().ok().filter(|pid| *pid > 0)?;
+    (file.rsplit(':').next() == Some(inode)).then_some(pid)
 }
 
 /// An open store. Locked against other processes until dropped.
@@ -100,6 +122,7 @@ pub struct DiskDir {
     path: PathBuf,
     file: StoreFile,
     map: SlotMap,
+    deletions: DeletionGuard,
     _lock: File,
 }
 
@@ -132,12 +155,14 @@ impl DiskDir {
     ) -> Result<(DiskLog<RealFs>, Option<TornTail>), StoreError> {
         assert!(shard < self.file.shards, "a store has as many logs as shards");
         let options = LogOptions { shard, store_id: self.file.store_id, segment_bytes };
-        DiskLog::open(RealFs, &self.path.join("log").join(shard.to_string()), options)
+        let dir = self.path.join("log").join(shard.to_string());
+        DiskLog::open_guarded(RealFs, &dir, options, self.deletions.clone())
     }
 
     /// Opens the blobs.
     pub fn blobs(&self) -> Result<DiskBlobs<RealFs>, StoreError> {
-        DiskBlobs::open(RealFs, &self.path.join("blob"))
+        let blobs = DiskBlobs::open(RealFs, &self.path.join("blob"))?;
+        Ok(blobs.guarded_by(self.deletions.clone()))
     }
 }
 
@@ -154,6 +179,24 @@ pub(super) fn check_map(dir: &Path) -> Result<(), StoreError> {
     }
 }
 
+/// Fails if the store was created with another key. A store of format 1 is bound to none.
+pub(super) fn check_key(dir: &Path, key: &Key) -> Result<(), StoreError> {
+    match read_store(dir)? {
+        Some(StoredFile::Current(file, mac)) if !verifies(file, mac, key) => Err(wrong_key(dir)),
+        _ => Ok(()),
+    }
+}
+
+/// The map of slots, also of a store in the old format, which has none in a file.
+pub(super) fn view_map(dir: &Path, file: StoreFile) -> Result<SlotMap, StoreError> {
+    match read_store(dir)? {
+        Some(StoredFile::Legacy(file)) => {
+            SlotMap::of_format_1(file.shards).ok_or_else(|| inconvertible(file.shards))
+        }
+        _ => checked_map(dir, file),
+    }
+}
+
 fn checked_map(dir: &Path, file: StoreFile) -> Result<SlotMap, StoreError> {
     let map = read_map(dir)?;
     if map.shards() != file.shards {
@@ -166,7 +209,7 @@ fn checked_map(dir: &Path, file: StoreFile) -> Result<SlotMap, StoreError> {
 fn read_store(dir: &Path) -> Result<Option<StoredFile>, StoreError> {
     let path = dir.join(STORE);
     match std::fs::read(&path) {
-        Ok(bytes) => decode(&bytes).map(Some).map_err(|what| Damage { file: path, offset: 0, what }.into()),
+        Ok(bytes) => decode(&bytes).map(Some).map_err(|error| error.at(path)),
         Err(error) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) => {
             Ok(None)
         }
@@ -203,7 +246,7 @@ fn read_map(dir: &Path) -> Result<SlotMap, StoreError> {
         .map_err(|error| reading(&error, &maps))?;
     let highest = names.iter().filter_map(|entry| entry.file_name().to_str()?.parse::<u64>().ok()).max();
     let Some(highest) = highest else {
-        let what = "the store has no map of slots; restore it from a backup";
+        let what = "the store has no map of slots";
         return Err(Damage { file: maps, offset: 0, what }.into());
     };
     let path = maps.join(highest.to_string());
@@ -217,7 +260,7 @@ fn reading(error: &io::Error, path: &Path) -> StoreError {
 
 fn wrong_key(dir: &Path) -> StoreError {
     let what = "the store key is not the one that this store was created with, so it would refuse every credential; \
-                restore the key from a backup: path=";
+                copy the key from a backup, where it is store/store.key: path=";
     StoreError::new(ErrorKind::Refused, format!("{what}{}", dir.display()))
 }
 

@@ -19,16 +19,17 @@ use std::time::Duration;
 use super::blobs::DiskBlobs;
 use super::clean_stop::CleanStop;
 use super::cut::{CutPlace, cut_place};
-use super::dir::{check_map, read_parameters};
+use super::dir::{check_key, check_map, read_parameters, view_map};
 use super::log::LogOptions;
 use super::read_only::ReadOnlyFs;
 use super::reader::Segments;
 use super::recovery::check_without_segments;
-use super::store_file::StoreFile;
+use super::store_file::{Key, StoreFile};
 use super::tail::{ExpectedFrame, TornTail};
 use crate::frame::{FRAME_HEADER, FrameHeader, SEGMENT_HEADER, decode_frame, frame_len};
 use crate::fs::File as _;
 use crate::port::{Batch, BlobStore, Damage, ErrorKind, Extent, Seq, StoreError};
+use crate::slot_map::SlotMap;
 
 /// A read-only view of a store. Another process may have it open.
 #[derive(Clone, Debug)]
@@ -62,7 +63,7 @@ impl StoreView {
         // The mark first: the log may be appended to in between.
         let mark = segments.read_mark()?;
         let floor = segments.read_floor()?;
-        Ok(LogView { segments, floor, mark, at: None, ended: false })
+        Ok(LogView { segments, floor, mark, at: None, last: None, ended: false })
     }
 
     /// The segments of one shard's log, oldest first, with the lengths of their files. None if nothing was ever appended.
@@ -76,6 +77,16 @@ impl StoreView {
     /// Fails if the map of slots is missing or damaged.
     pub fn check_map(&self) -> Result<(), StoreError> {
         check_map(&self.path)
+    }
+
+    /// Fails if the store was created with another key. A store of format 1 is bound to none.
+    pub fn check_key(&self, key: &Key) -> Result<(), StoreError> {
+        check_key(&self.path, key)
+    }
+
+    /// The shard of each slot; fails if the map is missing or damaged.
+    pub fn map(&self) -> Result<SlotMap, StoreError> {
+        view_map(&self.path, self.file)
     }
 
     /// The place at which a damaged log can be cut; [`ErrorKind::Refused`] if there is none.
@@ -113,7 +124,20 @@ pub struct LogView {
     floor: Seq,
     mark: Option<CleanStop>,
     at: Option<Cursor>,
+    last: Option<FramePlace>,
     ended: bool,
+}
+
+/// The place of the frame that was read last; at first, of the one before the log.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct FramePlace {
+    /// The first batch of its segment.
+    pub(super) segment: Seq,
+    /// The checksum of its predecessor.
+    pub(super) chain: u32,
+    /// Its own checksum, and the batch that follows it.
+    pub(super) crc: u32,
+    pub(super) next: Seq,
 }
 
 /// A position between two frames.
@@ -142,6 +166,15 @@ impl LogView {
         self.mark.map(|mark| mark.seq)
     }
 
+    /// The place of the last frame that was read, below the floor or not. `None` if the log has no segment.
+    pub(super) fn last(&self) -> Option<FramePlace> {
+        self.last
+    }
+
+    pub(super) fn mark(&self) -> Option<CleanStop> {
+        self.mark
+    }
+
     /// The next item. After [`LogItem::Torn`] or [`LogItem::End`], always [`LogItem::End`].
     pub fn read_next(&mut self) -> Result<LogItem, StoreError> {
         while !self.ended {
@@ -159,13 +192,15 @@ impl LogView {
         let Some(mut cursor) = self.at.take().map_or_else(|| self.begin(), |cursor| Ok(Some(cursor)))? else {
             return check_without_segments(&self.segments, self.floor, self.mark).map(|()| LogItem::End);
         };
+        self.last.get_or_insert_with(|| cursor.place(cursor.chain));
         loop {
             if cursor.successor == Some(cursor.next) {
                 cursor = self.continue_in(&cursor, cursor.next)?;
             }
-            let offset = cursor.offset;
+            let (offset, chain) = (cursor.offset, cursor.chain);
             if let Some(batch) = cursor.take_frame()? {
                 self.check_mark(&batch, &cursor, offset)?;
+                self.last = Some(cursor.place(chain));
                 self.at = Some(cursor);
                 return Ok(LogItem::Batch(batch));
             }
@@ -297,6 +332,11 @@ impl Cursor {
         let Some(header) = FrameHeader::decode(self.bytes(FRAME_HEADER)?) else { return Ok(None) };
         let found = decode_frame(self.bytes(frame_len(header.length))?);
         Ok(found.filter(|(header, _)| self.expected().matches(header)))
+    }
+
+    /// The place of the frame before the cursor; `chain` is the checksum of its predecessor.
+    fn place(&self, chain: u32) -> FramePlace {
+        FramePlace { segment: self.first, chain, crc: self.chain, next: self.next }
     }
 
     fn expected(&self) -> ExpectedFrame {

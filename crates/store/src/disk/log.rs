@@ -13,6 +13,7 @@
 use std::io;
 use std::path::Path;
 
+use super::backup_lock::DeletionGuard;
 use super::clean_stop::{self, CleanStop};
 use super::floor;
 use super::index::{Index, IndexEntry};
@@ -73,6 +74,9 @@ pub struct DiskLog<F: Fs> {
     /// The LSNs of the last batch, if it is in the last segment.
     last: Option<LsnRange>,
     spares: Spares<F::File>,
+    deletions: DeletionGuard,
+    /// It was new, or its last writer has stopped cleanly.
+    was_clean: bool,
     /// An append failed, so the contents of the disk are unknown.
     broken: bool,
 }
@@ -83,6 +87,16 @@ impl<F: Fs> DiskLog<F> {
         fs: F,
         dir: &Path,
         options: LogOptions,
+    ) -> Result<(DiskLog<F>, Option<TornTail>), StoreError> {
+        DiskLog::open_guarded(fs, dir, options, DeletionGuard::default())
+    }
+
+    /// Like [`DiskLog::open`]; keeps segments while a backup reads them.
+    pub(super) fn open_guarded(
+        fs: F,
+        dir: &Path,
+        options: LogOptions,
+        deletions: DeletionGuard,
     ) -> Result<(DiskLog<F>, Option<TornTail>), StoreError> {
         assert!(options.segment_bytes >= LogOptions::SEGMENT_BYTES_MIN, "a segment holds at least one batch");
         fs.create_dir_durably(dir).map_err(|error| StoreError::io(&error, "creating the log directory"))?;
@@ -97,6 +111,8 @@ impl<F: Fs> DiskLog<F> {
             chain: 0,
             last: None,
             spares: Spares::new(),
+            deletions,
+            was_clean: true,
             broken: false,
         };
         log.remove_temporary_files()?;
@@ -139,6 +155,7 @@ impl<F: Fs> DiskLog<F> {
         (self.bounds.next, self.chain) = (last.expected().seq, last.expected().chain);
         self.last = last.last_frame().map(|frame| frame.lsns);
         let torn = last.torn.clone();
+        self.was_clean = last.is_clean(mark);
         self.current = Some(last.make_durable(mark, &self.files, &self.names, &self.index)?);
         self.segments = self.files.extents()?;
         Ok(torn)
@@ -219,7 +236,11 @@ impl<F: Fs> DiskLog<F> {
     }
 
     fn drop_below_floor(&mut self) -> Result<(), StoreError> {
-        let mut dropped = false;
+        if self.segments.get(1).is_none_or(|second| second.first > self.bounds.floor) {
+            return Ok(());
+        }
+        // Postponed: the next truncation removes them.
+        let Some(_permit) = self.deletions.permit() else { return Ok(()) };
         while self.segments.get(1).is_some_and(|second| second.first <= self.bounds.floor) {
             let first = self.segments[0].first;
             self.index.remove_segment(first);
@@ -228,12 +249,8 @@ impl<F: Fs> DiskLog<F> {
                 .remove(&self.files.path(first))
                 .map_err(|error| StoreError::io(&error, "dropping a segment"))?;
             self.segments.remove(0);
-            dropped = true;
         }
-        if dropped {
-            self.names.sync().map_err(|error| StoreError::io(&error, "syncing the log directory"))?;
-        }
-        Ok(())
+        self.names.sync().map_err(|error| StoreError::io(&error, "syncing the log directory"))
     }
 
     /// Replaces a small file atomically: written under a temporary name, synced, renamed.
@@ -329,6 +346,10 @@ impl<F: Fs> LogStore for DiskLog<F> {
     }
 
     /// Writes nothing if the last segment has no batch: the next opening replaces it in any case.
+    fn was_clean(&self) -> bool {
+        self.was_clean
+    }
+
     fn mark_clean_stop(&mut self) -> Result<(), StoreError> {
         self.check_not_broken()?;
         let Some(lsns) = self.last else { return Ok(()) };

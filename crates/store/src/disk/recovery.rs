@@ -122,6 +122,11 @@ impl<T: File> LastSegment<T> {
         }
     }
 
+    /// Whether the mark of a clean stop names the last batch, and only zeros follow it.
+    pub(super) fn is_clean(&self, mark: Option<CleanStop>) -> bool {
+        self.torn.is_none() && mark.is_some() && mark == self.last.map(|last| last.mark())
+    }
+
     /// Makes the last frame durable, unless the mark says that it is, and returns the segment to append to.
     pub(super) fn make_durable<F: Fs<File = T>>(
         self,
@@ -131,10 +136,9 @@ impl<T: File> LastSegment<T> {
         index: &Index,
     ) -> Result<OpenedSegment<T>, StoreError> {
         let (first, length) = (self.header.first, self.bytes.len() as u64);
-        let stopped_cleanly = mark.is_some() && mark == self.last.map(|last| last.mark());
         let is_durable = match self.torn {
             Some(_) => planted!(TornTailKept),
-            None => stopped_cleanly || planted!(RecoveryUncopied),
+            None => self.is_clean(mark) || planted!(RecoveryUncopied),
         };
         if is_durable {
             self.last.iter().for_each(|last| last.add_to(index, first, last.offset));

@@ -95,7 +95,8 @@ impl<T: File> Spares<T> {
     ) -> Result<(), StoreError> {
         self.adopt();
         if self.ready.is_none() {
-            self.ready = Some(Spare::create(files, length).map_err(|error| not_created(&error))?);
+            self.ready =
+                Some(Spare::create(files, length).map_err(|error| not_created(&error, files, length))?);
         }
         Ok(())
     }
@@ -114,7 +115,7 @@ impl<T: File> Spares<T> {
         *lock(&self.prepared) = Prepared::InProgress;
         let prepared = InProgress(Arc::clone(&self.prepared));
         Some(Box::new(move || {
-            let spare = Spare::create(&files, length).map_err(|error| not_created(&error))?;
+            let spare = Spare::create(&files, length).map_err(|error| not_created(&error, &files, length))?;
             *lock(&prepared.0) = Prepared::Ready(spare);
             Ok(())
         }))
@@ -137,8 +138,10 @@ fn lock<T>(prepared: &Mutex<T>) -> MutexGuard<'_, T> {
     prepared.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-fn not_created(error: &io::Error) -> StoreError {
-    StoreError::io(error, "preallocating a log segment")
+/// With the bytes that are needed, so that an operator knows how much to free.
+fn not_created<F: Fs>(error: &io::Error, files: &Segments<F>, length: u64) -> StoreError {
+    let place = format_args!("bytes={length} directory={}", files.dir.display());
+    StoreError::io(error, "preallocating a log segment").with(place)
 }
 
 /// Syncs after each part, so that few unsynced bytes pile up.

@@ -12,6 +12,9 @@
 //!
 //! Version 1 had no format and no MAC: 36 bytes, the last four of them the CRC32C of the rest.
 
+use std::path::PathBuf;
+
+use crate::port::{Damage, ErrorKind, StoreError};
 use crate::slot_map::SlotMap;
 
 /// The parameters that are fixed when a store is created.
@@ -64,28 +67,60 @@ pub(super) fn encode(file: StoreFile, key: &Key) -> Vec<u8> {
     bytes
 }
 
+/// A file `store` that cannot be used.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum StoreFileError {
+    /// The bytes differ from what was written.
+    Damaged(&'static str),
+    /// Whole, and of a version that this build does not know: a newer build wrote it.
+    Unsupported(u32),
+}
+
+impl StoreFileError {
+    pub(super) fn at(self, path: PathBuf) -> StoreError {
+        let version = match self {
+            StoreFileError::Damaged(what) => return Damage { file: path, offset: 0, what }.into(),
+            StoreFileError::Unsupported(version) => version,
+        };
+        StoreError::new(
+            ErrorKind::Refused,
+            format!(
+                "the store was written by a newer lockd, whose format this one does not know, and nothing was changed; \
+                 start the newer version again, or restore a backup from before the upgrade with `lockd restore`: \
+                 format={version} supported={VERSION} file={}",
+                path.display()
+            ),
+        )
+    }
+}
+
 /// Decodes any version; the error says what is wrong.
-pub(super) fn decode(bytes: &[u8]) -> Result<StoredFile, &'static str> {
-    let (rest, crc) = bytes.split_at_checked(bytes.len().wrapping_sub(4)).ok_or("not a store file")?;
+pub(super) fn decode(bytes: &[u8]) -> Result<StoredFile, StoreFileError> {
+    use StoreFileError::Damaged;
+    let (rest, crc) =
+        bytes.split_at_checked(bytes.len().wrapping_sub(4)).ok_or(Damaged("not a store file"))?;
     if !rest.starts_with(MAGIC) || rest.len() < 32 {
-        return Err("not a store file");
+        return Err(Damaged("not a store file"));
     }
     if crc != crc32c::crc32c(rest).to_le_bytes() {
-        return Err("the store file does not match its checksum");
+        return Err(Damaged("the store file does not match its checksum"));
     }
     let file = StoreFile {
         shards: u32::from_le_bytes(rest[12..16].try_into().expect("four bytes")),
         store_id: u128::from_le_bytes(rest[16..32].try_into().expect("sixteen bytes")),
     };
     if !(1..=SlotMap::SHARDS_MAX).contains(&file.shards) {
-        return Err("the store file names no shards, or more than a store has");
+        return Err(Damaged("the store file names no shards, or more than a store has"));
     }
     match u32::from_le_bytes(rest[8..12].try_into().expect("four bytes")) {
         legacy::VERSION if bytes.len() == legacy::BYTES => Ok(StoredFile::Legacy(file)),
         VERSION if bytes.len() == BYTES && rest[32..SIGNED] == FORMAT.to_le_bytes() => {
             Ok(StoredFile::Current(file, rest[SIGNED..].try_into().expect("32 bytes")))
         }
-        _ => Err("a store of a format that this build does not support; start a newer lockd"),
+        legacy::VERSION | VERSION => {
+            Err(Damaged("the store file has another length or format than its version"))
+        }
+        newer => Err(StoreFileError::Unsupported(newer)),
     }
 }
 
@@ -162,7 +197,14 @@ mod tests {
         newer[8] = 3;
         let crc = crc32c::crc32c(&newer[..68]);
         newer[68..].copy_from_slice(&crc.to_le_bytes());
-        assert!(decode(&newer).expect_err("newer").contains("newer lockd"));
+        assert_eq!(decode(&newer), Err(StoreFileError::Unsupported(3)));
+        let refused = StoreFileError::Unsupported(3).at("/s/store".into());
+        assert_eq!(refused.kind, ErrorKind::Refused, "a newer store is not damaged");
+        let what = refused.to_string();
+        assert!(
+            what.contains("written by a newer lockd") && what.contains("format=3 supported=2 file=/s/store"),
+            "{what}"
+        );
         assert!(decode(b"").is_err() && decode(b"lockdsto").is_err());
     }
 }

@@ -77,6 +77,26 @@ fn damage_in_an_earlier_segment_is_cut_with_all_later_segments() {
     check(&log);
 }
 
+/// The last record ended with more zeros than a frame is padded with. Its frame was not recognised, and the operator was shown
+/// fewer LSNs than the cut removed.
+#[test]
+fn a_last_batch_that_ends_with_zeros_is_counted() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let mut log = open(dir.path()).expect("an empty log");
+    for (seq, payload) in
+        [vec![7; 100], vec![8; 100], [vec![9; 100], vec![0; 100]].concat()].iter().enumerate()
+    {
+        let lsn = 10 * seq as u64;
+        log.append(Seq(seq as u64), LsnRange::new(lsn, lsn + 9), payload).expect("space");
+    }
+    drop(log);
+    let segment = dir.path().join(format!("{:016x}.seg", 0));
+    let second = frame_offsets(&segment)[1];
+    flip(&segment, second + 60);
+    let planned = plan(dir.path(), &segment, second).expect("damaged there");
+    assert_eq!(planned.lsns, Some(LsnRange::new(10, 29)));
+}
+
 #[test]
 fn a_segment_whose_header_is_damaged_is_cut_as_a_whole() {
     let dir = tempfile::tempdir().expect("a directory");

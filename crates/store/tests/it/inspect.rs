@@ -5,8 +5,9 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use store::conformance::{append_next, batch, fill};
-use store::disk::{DiskDir, LogItem, LogView, StoreFile, StoreView};
-use store::{ErrorKind, LogStore, Seq, StoreError};
+use store::disk::{DiskDir, DiskLog, LogItem, LogOptions, LogView, StoreFile, StoreView};
+use store::fs::RealFs;
+use store::{Batch, Bounds, ErrorKind, LogStore, LsnRange, Seq, StoreError};
 
 use crate::segment_files::{erase, frame_offsets, overwrite, sectors_of_last_frame};
 
@@ -214,4 +215,27 @@ fn a_superseded_frame_is_not_read() {
             assert_eq!(reader.read(Seq(seq)).expect("sound"), batch(Seq(seq)));
         }
     }
+}
+
+/// A log whose batches were all truncated has a segment without frames. Its copy had neither segment nor floor, and ended before
+/// its snapshot.
+#[test]
+fn a_log_without_batches_above_its_floor_is_copied_with_its_floor() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let file = StoreFile { store_id: 5, shards: 1 };
+    let store = DiskDir::open(dir.path(), file, &[7; 32], true).expect("a store");
+    let (mut log, _) = store.log(0, LogOptions::SEGMENT_BYTES_MIN).expect("an empty log");
+    for seq in 0..9 {
+        log.append(Seq(seq), LsnRange::new(seq, seq), b"x").expect("space");
+    }
+    log.raise_floor(Seq(9)).expect("within the log");
+    let to = tempfile::tempdir().expect("a directory");
+    let view = StoreView::open(dir.path()).expect("a store");
+    let mut on_batch = |_: &Batch| -> Result<(), StoreError> { panic!("there is none") };
+    let copied = view.copy_log(0, view.log(0).expect("a log"), to.path(), &mut on_batch).expect("readable");
+    assert_eq!((copied.floor, copied.next), (Seq(9), Seq(9)));
+    let options = LogOptions { shard: 0, store_id: 5, segment_bytes: LogOptions::SEGMENT_BYTES_MIN };
+    let (mut log, _) = DiskLog::open(RealFs, &to.path().join("log/0"), options).expect("a sound log");
+    assert_eq!(log.bounds(), Bounds { floor: Seq(9), next: Seq(9) });
+    log.append(Seq(9), LsnRange::new(9, 9), b"x").expect("it continues");
 }

@@ -113,6 +113,17 @@ fn yaml_that_json_cannot_represent_is_refused_with_its_position() {
         ("a: [1\n", "", (1, 4)),
         ("a: b: c\n", "", (1, 5)),
         ("a:\n\t- b\n", "", (2, 2)),
+        // A tab that indents was accepted at the top level, and after a space or a dash.
+        ("\t- x\n", "tab", (1, 2)),
+        ("\ta: 1\n", "tab", (1, 2)),
+        (" \ta: 1\n", "tab", (1, 3)),
+        ("---\n\t- x\n", "tab", (2, 2)),
+        ("\n\t\"a\": 1\n", "tab", (2, 2)),
+        ("\t&x a: 1\n", "tab", (1, 2)),
+        ("a:\n \t- x\n", "tab", (2, 3)),
+        ("a:\r \t- x\r", "tab", (2, 3)),
+        ("ü: 1\nä:\n \tb: 1\n", "tab", (3, 3)),
+        ("-\ta: 1\n", "tab", (1, 3)),
     ] {
         let error = to_json(yaml.as_bytes()).expect_err(yaml).to_string();
         assert!(error.contains(message), "{yaml:?}: {error}");
@@ -159,4 +170,22 @@ fn an_alias_bomb_is_refused() {
     }
     let error = to_json(yaml.as_bytes()).expect_err("a bomb").to_string();
     assert!(error.contains("16 MiB") && error.contains("line=7"), "{error}");
+}
+
+/// Tabs separate tokens, and are part of texts and comments. Only indentation is of spaces.
+#[test]
+fn tabs_that_do_not_indent_a_block_are_accepted() {
+    for (yaml, json) in [
+        ("a:\t1\t# one\n", r#"{"a":1}"#),
+        ("-\tx\n-\t[1,\t2]\n", r#"["x",[1,2]]"#),
+        ("\t[1]\n", "[1]"),
+        ("\tx\n", r#""x""#),
+        ("\t\n- x\n\t# comment\n- y\n", r#"["x","y"]"#),
+        ("a: 'x\ty'\n", r#"{"a":"x\ty"}"#),
+        ("a: |\n  \tx\n", r#"{"a":"\tx\n"}"#),
+        ("a: b\tc\n", r#"{"a":"b\tc"}"#),
+        ("{\n\ta: 1,\n\tb: [2]\n}\n", r#"{"a":1,"b":[2]}"#),
+    ] {
+        assert_eq!(to_json(yaml.as_bytes()).map_err(|error| error.to_string()), Ok(json.into()), "{yaml:?}");
+    }
 }

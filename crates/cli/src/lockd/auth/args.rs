@@ -3,6 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use clap::{Args, Subcommand, ValueEnum};
+use cli::output::Output as OutputFormat;
 use identity::file::Existing;
 use identity::{Algorithm, Days, Host, Name, NamespaceRights, Role, Serial};
 
@@ -352,12 +353,6 @@ pub(crate) struct Output {
     /// Format of the output.
     #[arg(long, value_enum, default_value_t = OutputFormat::Text)]
     pub(crate) output: OutputFormat,
-}
-
-#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub(crate) enum OutputFormat {
-    Text,
-    Json,
 }
 
 #[derive(Clone, Copy, ValueEnum)]

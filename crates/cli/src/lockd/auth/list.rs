@@ -1,14 +1,13 @@
 //! `lockd auth list`: the issued certificates, with revoked and expired ones marked.
 
-use std::io::Write as _;
 use std::path::PathBuf;
 
 use clap::Args;
-use cli::untrusted::{escape, escape_lines};
+use cli::output::{Column, Output as OutputFormat, print_rows};
 use identity::{Denylist, IssuedCertificate, UnixTime};
 use serde_json::{Value, json};
 
-use super::args::{Output, OutputFormat, RecordSource};
+use super::args::{Output, RecordSource};
 use super::view::rfc3339;
 use super::{now, read_denylist, read_server, record};
 
@@ -51,17 +50,11 @@ pub(crate) fn list(args: &List) -> Result<(), String> {
     let anchors = server.as_ref().map(identity::ServerBundle::anchors);
     let issued = record::read(&args.record, args.server_in.as_deref(), anchors)?;
     let now = now();
-    let rows: Vec<Row> = issued.iter().map(|one| Row { one, status: status(one, &denylist, now) }).collect();
-    let text = match args.output.output {
-        OutputFormat::Text if !args.json => table(&rows),
-        _ => {
-            let issued: Vec<Value> = rows.iter().map(Row::json).collect();
-            escape_lines(&json!({"issued": issued}).to_string()) + "\n"
-        }
-    };
-    // A closed pipe is no failure.
-    drop(std::io::stdout().write_all(text.as_bytes()));
-    Ok(())
+    let row = |one: IssuedCertificate| Row { status: status(&one, &denylist, now), one };
+    let rows: Vec<Row> = issued.into_iter().map(row).collect();
+    let output = if args.json { OutputFormat::Json } else { args.output.output };
+    let listed: Vec<Value> = rows.iter().map(Row::json).collect();
+    print_rows(output, &json!({"issued": listed}), &COLUMNS, &rows).map_err(|failure| failure.message)
 }
 
 fn status(one: &IssuedCertificate, denylist: &Denylist, now: UnixTime) -> &'static str {
@@ -72,18 +65,18 @@ fn status(one: &IssuedCertificate, denylist: &Denylist, now: UnixTime) -> &'stat
     }
 }
 
-struct Row<'a> {
-    one: &'a IssuedCertificate,
+struct Row {
+    one: IssuedCertificate,
     status: &'static str,
 }
 
-impl Row<'_> {
+impl Row {
     fn namespaces(&self) -> Vec<String> {
         self.one.rights.iter().map(|rights| rights.to_string()).collect()
     }
 
     fn json(&self) -> Value {
-        let one = self.one;
+        let one = &self.one;
         json!({
             "serial": one.serial.to_string(),
             "cn": one.name.as_str(),
@@ -96,31 +89,15 @@ impl Row<'_> {
             "status": self.status,
         })
     }
-
-    fn columns(&self) -> [String; 7] {
-        let one = self.one;
-        [
-            one.serial.to_string(),
-            one.name.to_string(),
-            one.kind.as_str().into(),
-            one.role.to_string(),
-            Some(self.namespaces().join(",")).filter(|list| !list.is_empty()).unwrap_or_else(|| "-".into()),
-            rfc3339(one.not_after),
-            self.status.into(),
-        ]
-    }
 }
 
-/// A table with a header; each column is as wide as its widest value.
-fn table(rows: &[Row<'_>]) -> String {
-    let header = ["SERIAL", "CN", "KIND", "ROLE", "NAMESPACES", "NOT AFTER", "STATUS"].map(String::from);
-    let lines: Vec<[String; 7]> = [header].into_iter().chain(rows.iter().map(Row::columns)).collect();
-    let width =
-        |column: usize| lines.iter().map(|line| escape(&line[column]).chars().count()).max().unwrap_or(0);
-    let widths: [usize; 7] = std::array::from_fn(width);
-    let padded = |line: &[String; 7]| {
-        let cells = line.iter().zip(widths).map(|(cell, width)| format!("{:width$}", escape(cell)));
-        format!("{}\n", cells.collect::<Vec<_>>().join("  ").trim_end())
-    };
-    lines.iter().map(padded).collect()
-}
+const COLUMNS: [Column<Row>; 8] = [
+    Column::new("SERIAL", |row| row.one.serial.to_string()),
+    Column::new("CN", |row| row.one.name.to_string()),
+    Column::new("KIND", |row| row.one.kind.as_str().into()),
+    Column::new("ROLE", |row| row.one.role.to_string()),
+    Column::new("NAMESPACES", |row| row.namespaces().join(",")),
+    Column::new("NOT AFTER", |row| rfc3339(row.one.not_after)),
+    Column::wide("CA", |row| row.one.ca.to_string()),
+    Column::new("STATUS", |row| row.status.into()),
+];

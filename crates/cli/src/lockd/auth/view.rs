@@ -8,13 +8,12 @@ use std::io::Write as _;
 use std::path::Path;
 use std::time::{Duration, UNIX_EPOCH};
 
-use cli::untrusted::{escape, escape_lines};
+use cli::output::{Output, rendered};
+use cli::untrusted::escape;
 use identity::{
     CaKey, Certificate, ClientBundle, Denylist, PeerIdentity, ServerBundle, TrustAnchors, UnixTime,
 };
 use serde_json::{Value, json};
-
-use super::args::OutputFormat;
 
 /// The fields of a report, in order.
 pub(crate) struct IdentityReport(Fields);
@@ -110,11 +109,9 @@ impl IdentityReport {
     }
 
     /// Prints the report. A closed pipe is no failure: the files are written already.
-    pub(crate) fn print(self, format: OutputFormat) {
-        let text = match format {
-            OutputFormat::Json => escape_lines(&Field::Group(self.0).json().to_string()) + "\n",
-            OutputFormat::Text => self.0.iter().map(|(name, field)| field.lines(name, "")).collect(),
-        };
+    pub(crate) fn print(self, output: Output) {
+        let text = self.0.iter().map(|(name, field)| field.lines(name, "")).collect();
+        let text = rendered(output, &Field::Group(self.0).json(), || text);
         drop(std::io::stdout().write_all(text.as_bytes()));
     }
 }

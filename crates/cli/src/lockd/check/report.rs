@@ -3,6 +3,7 @@
 use std::fmt::Write;
 use std::path::Path;
 
+use ::backup::DocumentDamage;
 use cli::remote::quoted;
 use cli::untrusted::{escape, escape_lines};
 use serde::Serialize;
@@ -35,6 +36,9 @@ pub(super) struct ShardReport {
     pub(super) clean_stop: bool,
     /// Oldest first.
     pub(super) snapshots: Vec<SnapshotReport>,
+    /// Leases that cover resources, and keys with a document; unknown if the log cannot be replayed.
+    pub(super) leases: Option<u64>,
+    pub(super) documents: Option<u64>,
 }
 
 #[derive(Serialize)]
@@ -69,15 +73,24 @@ pub(super) struct Finding {
     first_lsn: Option<u64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     last_lsn: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    namespace: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    key: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    version: Option<u64>,
     what: String,
     /// What follows from it, or what to do.
     advice: String,
     /// The command that ends the log before the damage, and loses what follows.
     #[serde(skip_serializing_if = "Option::is_none")]
     cut_command: Option<String>,
+    /// The log can be replayed all the same.
+    #[serde(skip)]
+    is_survivable: bool,
 }
 
-const RESTORE: &str = "restore the store from a backup";
+const RESTORE: &str = "restore the store from a backup with `lockd restore`";
 
 impl Report {
     pub(super) fn new(store: &Path, shards: Vec<ShardReport>, findings: Vec<Finding>) -> Report {
@@ -99,6 +112,7 @@ impl Report {
 impl ShardReport {
     fn line(&self) -> String {
         let number = |number: Option<u64>| number.map_or("none".to_string(), |number| number.to_string());
+        let count = |count: Option<u64>| count.map_or("unknown".to_string(), |count| count.to_string());
         let snapshot = |snapshot: &SnapshotReport| {
             let state = if snapshot.readable { "readable" } else { "damaged" };
             format!("{}:{state}", snapshot.next_batch)
@@ -107,7 +121,7 @@ impl ShardReport {
         let snapshots = if snapshots.is_empty() { "none".to_string() } else { snapshots.join(",") };
         format!(
             "shard={} floor={} first_batch={} last_batch={} last_lsn={} segments={} bytes={} clean_stop={} \
-             snapshots={snapshots}\n",
+             snapshots={snapshots} leases={} documents={}\n",
             self.shard,
             self.floor,
             number(self.first_batch),
@@ -116,15 +130,30 @@ impl ShardReport {
             self.segments,
             self.bytes,
             if self.clean_stop { "yes" } else { "no" },
+            count(self.leases),
+            count(self.documents),
         )
     }
 }
 
 impl Finding {
     fn new(kind: FindingKind, shard: Option<u32>, what: impl Into<String>) -> Finding {
-        let (file, offset, batch, first_lsn, last_lsn, cut_command) = Default::default();
-        let (what, advice) = (what.into(), RESTORE.to_string());
-        Finding { kind, shard, file, offset, batch, first_lsn, last_lsn, what, advice, cut_command }
+        Finding {
+            kind,
+            shard,
+            file: None,
+            offset: None,
+            batch: None,
+            first_lsn: None,
+            last_lsn: None,
+            namespace: None,
+            key: None,
+            version: None,
+            what: what.into(),
+            advice: RESTORE.to_string(),
+            cut_command: None,
+            is_survivable: false,
+        }
     }
 
     pub(super) fn torn_tail(shard: u32, torn: &TornTail) -> Finding {
@@ -143,6 +172,11 @@ impl Finding {
         Finding::new(FindingKind::Damage, shard, damage.what).at(&damage.file, Some(damage.offset))
     }
 
+    /// Damage of the whole store.
+    pub(super) fn of_store(what: impl Into<String>) -> Finding {
+        Finding::new(FindingKind::Damage, None, what)
+    }
+
     /// Damage that has no place in a file.
     pub(super) fn defect(shard: u32, what: impl Into<String>) -> Finding {
         Finding::new(FindingKind::Damage, Some(shard), what)
@@ -150,6 +184,27 @@ impl Finding {
 
     pub(super) fn is_damage(&self) -> bool {
         self.kind == FindingKind::Damage
+    }
+
+    /// Whether the log can be replayed in spite of it.
+    pub(super) fn is_survivable(&self) -> bool {
+        self.is_survivable
+    }
+
+    pub(super) fn survivable(self) -> Finding {
+        Finding { is_survivable: true, ..self }
+    }
+
+    pub(super) fn of_document(self, damage: &DocumentDamage) -> Finding {
+        let lsn = damage.lsn.map(|lsn| lsn.0);
+        Finding {
+            namespace: Some(damage.namespace.to_string()),
+            key: Some(damage.key.name().to_string()),
+            version: Some(damage.version.0),
+            first_lsn: lsn,
+            last_lsn: lsn,
+            ..self
+        }
     }
 
     pub(super) fn at(mut self, file: &Path, offset: Option<u64>) -> Finding {
@@ -173,8 +228,7 @@ impl Finding {
 
     /// The log can be ended at this place.
     pub(super) fn cut_at(self, store: &Path, place: &CutPlace) -> Finding {
-        let advice =
-            "restore the store from a backup; without one, end the log there, which loses all later batches";
+        let advice = "restore the store from a backup with `lockd restore`; without one, end the log there, which loses all later batches";
         let (store, file) = (store.display().to_string(), place.file.display().to_string());
         let command = format!("lockd store cut --store {} {} {}", word(&store), word(&file), place.offset);
         let found = self.advise(advice).at(&place.file, Some(place.offset)).in_batch(place.seq.0);
@@ -192,6 +246,9 @@ impl Finding {
                 write!(line, " {name}={}", escape(&value)).expect("memory");
             }
         };
+        add("namespace", self.namespace.clone());
+        add("key", self.key.clone());
+        add("version", self.version.map(|version| version.to_string()));
         add("shard", self.shard.map(|shard| shard.to_string()));
         add("batch", self.batch.map(|batch| batch.to_string()));
         add("lsns", self.first_lsn.zip(self.last_lsn).map(|(first, last)| format!("{first}-{last}")));

@@ -20,6 +20,7 @@ use store::frame::frame_len;
 use store::{Batch, BlobStore, ErrorKind, Seq, StoreError};
 
 use super::report::{Finding, ShardReport, SnapshotReport};
+use super::state::check_state;
 
 /// How often a shard is checked again because a running server has changed it.
 const ATTEMPTS: u32 = 5;
@@ -30,6 +31,8 @@ pub(super) struct ShardCheck<'a> {
     pub(super) store: &'a Path,
     pub(super) shard: u32,
     pub(super) progress: &'a ByteProgress,
+    /// Nothing is deleted meanwhile, so that documents can be checked.
+    pub(super) checks_state: bool,
 }
 
 impl ShardCheck<'_> {
@@ -64,6 +67,10 @@ impl ShardCheck<'_> {
         let is_intact = !end.iter().any(Finding::is_damage);
         findings.extend(end);
         findings.extend(self.base_of(&report, damaged, is_intact));
+        let is_replayable = !findings.iter().any(|finding| finding.is_damage() && !finding.is_survivable());
+        if is_replayable && self.checks_state {
+            findings.extend(check_state(self.view, self.store, &mut report)?);
+        }
         Ok((report, findings))
     }
 
@@ -120,7 +127,8 @@ impl ShardCheck<'_> {
     fn undecodable(&self, batch: &Batch) -> Option<Finding> {
         let error = decode_batch(&batch.payload, Shard(self.shard)).err()?;
         let what = format!("a batch cannot be decoded: {error}");
-        let advice = "start the lockd version that wrote it, or restore the store from a backup";
+        let advice =
+            "start the lockd version that wrote it, or restore the store from a backup with `lockd restore`";
         Some(Finding::defect(self.shard, what).in_batch(batch.seq.0).advise(advice))
     }
 
@@ -130,7 +138,7 @@ impl ShardCheck<'_> {
         let finding = Finding::damage(Some(self.shard), damage);
         Ok(match self.view.cut_place(self.shard) {
             Ok(place) if newest.is_some_and(|newest| place.seq < newest) => finding.advise(
-                "restore the store from a backup; the server starts, because a snapshot contains this batch, but \
+                "restore the store from a backup with `lockd restore`; the server starts, because a snapshot contains this batch, but \
                  documents in it are lost; after a cut there it would not start",
             ),
             Ok(place) => finding.cut_at(self.store, &place),
@@ -164,14 +172,15 @@ impl ShardCheck<'_> {
         let advice = if starts {
             "the server starts without this snapshot, and its next checkpoint replaces it"
         } else {
-            "no snapshot can be read, and the server does not start; restore the store from a backup"
+            "no snapshot can be read, and the server does not start; restore the store from a backup with `lockd restore`"
         };
         let (offset, what) = match damage {
             SnapshotDamage::Format(SnapshotError::Damaged { offset, what }) => (Some(offset), what),
             other => (None, other.to_string()),
         };
         let what = format!("a snapshot cannot be read: {what}");
-        Finding::defect(self.shard, what).at(&self.file_of(name.as_str()), offset).advise(advice)
+        let found = Finding::defect(self.shard, what).at(&self.file_of(name.as_str()), offset).advise(advice);
+        if starts { found.survivable() } else { found }
     }
 
     fn file_of(&self, blob: &str) -> std::path::PathBuf {

@@ -6,6 +6,7 @@
 use std::fmt::Write as _;
 use std::time::{Duration, UNIX_EPOCH};
 
+use api::Code;
 use api::agents::{ManifestOutcome, ReconciledLease, ResourceState, Verdict};
 use api::responses::{Committed, Granted, Lease};
 use cli::remote::agents::conflicts;
@@ -104,11 +105,14 @@ pub(super) fn judged(judged: &ManifestOutcome, release: &[LeaseInfo]) -> String 
             "now, or after other work,".to_string(),
         ),
     };
-    let attempt = &judged.attempt_id;
+    let (attempt, which) = match &judged.attempt_id {
+        Some(attempt) => (format!("attempt_id={attempt}\n"), " with this attempt_id, and"),
+        None => (String::new(), ","),
+    };
     format!(
         "{what}. Nothing was granted.\n\
-         NEXT: {next} call manifest again with this attempt_id, and with wait_seconds if you have time.\n\
-         attempt_id={attempt}\n"
+         NEXT: {next} call manifest again{which} with wait_seconds if you have time.\n\
+         {attempt}"
     )
 }
 
@@ -122,10 +126,22 @@ pub(super) fn refused(error: &Error) -> String {
             "the request may have been executed: check with who_holds, state_get or reconcile before you repeat it"
         }
         Kind::Unavailable => "retry after a short wait",
-        Kind::Denied => "do not retry; tell the user that a right is missing",
-        Kind::Invalid => "correct the arguments",
+        Kind::Denied => next_if_denied(error.code()),
+        Kind::Invalid if error.code().is_some() => "correct the arguments",
+        Kind::Invalid => "do not retry; tell the user that lockd is set up wrongly",
     };
-    format!("REFUSED: {}. NEXT: {next}.\n", client_failure(error.clone()).1)
+    format!("REFUSED: {}. NEXT: {next}.\n", client_failure(error.clone()).message)
+}
+
+/// Without a code the handshake failed: there was no response.
+fn next_if_denied(code: Option<Code>) -> &'static str {
+    match code {
+        Some(Code::Forbidden) => "do not retry; tell the user that a right is missing",
+        Some(Code::QuotaExceeded) => {
+            "release leases that you do not need, or tell the user that a quota is used up or grants are paused"
+        }
+        _ => "do not retry; tell the user that a certificate is refused",
+    }
 }
 
 /// A call with invalid arguments.
@@ -155,7 +171,7 @@ pub(super) fn key_not_held(key: &str) -> String {
 pub(super) fn not_released(handle: Handle, error: &Error) -> String {
     format!(
         "handle={handle} could not be released and will expire: {}. NEXT: do not use its resources any more.\n",
-        client_failure(error.clone()).1
+        client_failure(error.clone()).message
     )
 }
 

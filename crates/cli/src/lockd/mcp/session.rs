@@ -7,9 +7,11 @@ use api::agents::{self, Intent, ManifestOutcome, ReconciledLease};
 use api::responses::Granted;
 use cli::remote::agents::AgentRun;
 use cli::remote::documents::edited;
+use cli::remote::leases::ReleaseOutcome;
 use lockd_client::{AcquireOptions, Client, Conditions, DeclareOutcome, DocumentState, Error, Lease};
 use rmcp::model::JsonObject;
 use serde::de::DeserializeOwned;
+use serde_json::Value;
 use tokio::task::JoinSet;
 
 use super::lease_table::{Handle, LeaseInfo, LeaseSlot, LeaseTable};
@@ -98,9 +100,8 @@ impl AgentSession {
         };
         let slot = self.slot()?;
         match self.client.declare(&manifest, wait).await {
-            Ok(DeclareOutcome::Granted { lease, attempt_id }) => {
-                let granted = self.track(lease, slot).await.map(|info| messages::granted(&info))?;
-                Ok(format!("{granted}attempt_id={attempt_id}\n"))
+            Ok(DeclareOutcome::Granted(lease)) => {
+                self.track(lease, slot).await.map(|info| messages::granted(&info))
             }
             Ok(DeclareOutcome::NotGranted(judged)) => {
                 Err(messages::judged(&judged, &self.to_release(&judged)))
@@ -179,7 +180,11 @@ impl AgentSession {
         if let Some(lost) = lease.why_lost() {
             return Ok(format!("handle={handle} was lost before you released it: {lost}.\n"));
         }
+        let lease_id = lease.credential().to_string();
         lease.release().await.map_err(|error| messages::not_released(handle, &error))?;
+        if let Some(what) = ReleaseOutcome::read(&self.client, &lease_id).await.ended_before() {
+            return Ok(format!("LOST: handle={handle}: {what}. Do not use its resources any more.\n"));
+        }
         Ok(format!("RELEASED handle={handle}. Do not use its resources any more.\n"))
     }
 
@@ -236,7 +241,7 @@ impl AgentSession {
         let under = self.over_key(&args.key);
         let read = match &under {
             Some(info) => self.read_held(&args.key, info).await,
-            None => self.client.get_public_state(&args.key, self.namespace.as_deref()).await,
+            None => self.client.read_public_state(&args.key, self.namespace.as_deref()).await,
         };
         let state = read.map_err(|error| messages::refused(&error))?;
         fits(state.document.as_deref().map_or(0, <[u8]>::len))?;
@@ -244,7 +249,7 @@ impl AgentSession {
     }
 
     async fn read_held(&self, key: &str, info: &LeaseInfo) -> Result<DocumentState, Error> {
-        self.client.get_state(key, Some(&info.granted.namespace), &info.granted.lease_id).await
+        self.client.read_state(key, Some(&info.granted.namespace), &info.granted.lease_id).await
     }
 
     async fn state_update(&self, args: StateUpdate) -> ToolResult {
@@ -274,12 +279,14 @@ impl AgentSession {
         info: &LeaseInfo,
     ) -> Result<(Vec<u8>, Option<u64>), String> {
         match (&args.document, &args.edits) {
-            (Some(document), None) => Ok((document.clone().into_bytes(), args.if_version)),
+            // A string is JSON text, which keeps numbers that a parsed value would round.
+            (Some(Value::String(text)), None) => Ok((text.clone().into_bytes(), args.if_version)),
+            (Some(document), None) => Ok((document.to_string().into_bytes(), args.if_version)),
             (None, Some(edits)) => {
                 let read = self.read_held(&args.key, info).await;
                 let read = read.map_err(|error| messages::refused(&error))?;
                 let document = edited(&read.document.unwrap_or_default(), edits);
-                let document = document.map_err(|(_, what)| messages::invalid(&what))?;
+                let document = document.map_err(|failure| messages::invalid(&failure.message))?;
                 Ok((document, args.if_version.or(Some(read.version))))
             }
             _ => Err(messages::invalid("pass either document or edits, not both")),

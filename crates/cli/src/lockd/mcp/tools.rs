@@ -5,6 +5,7 @@ use rmcp::handler::server::tool::schema_for_input;
 use rmcp::model::{Tool, ToolAnnotations};
 use rmcp::schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+use serde_json::Value;
 
 /// Instructions for the model.
 pub(super) const INSTRUCTIONS: &str = "\
@@ -193,7 +194,8 @@ pub(super) struct Reconcile {
 #[schemars(crate = "rmcp::schemars")]
 #[serde(deny_unknown_fields)]
 pub(super) struct StateGet {
-    /// Key of the document. If you do not hold it, the last committed document is returned, which may change at any time.
+    /// Key of the document. If you do not hold it, the last committed document is returned, which may change at any time;
+    /// that needs the right `p` (public read) in the namespace.
     pub(super) key: String,
 }
 
@@ -203,8 +205,8 @@ pub(super) struct StateGet {
 pub(super) struct StateUpdate {
     /// Key of the document; this connection must hold it.
     pub(super) key: String,
-    /// The whole new document, as JSON text. Either this or `edits`.
-    pub(super) document: Option<String>,
+    /// The whole new document: a JSON object or another JSON value; a string is read as JSON text. Either this or `edits`.
+    pub(super) document: Option<Value>,
     /// Edits to the current document, as in `progress.step=fetch`, `progress.count++`, `tags[+]=new`, `rm:error` or
     /// `limits:={"max":3}`. Either this or `document`.
     pub(super) edits: Option<Vec<String>>,

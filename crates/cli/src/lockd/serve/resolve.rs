@@ -21,6 +21,8 @@ pub(super) enum Source {
     Variable(&'static str),
     File(PathBuf),
     Default,
+    /// The default is above this bound, which was set.
+    Lowered(&'static str),
 }
 
 impl fmt::Display for Source {
@@ -30,6 +32,7 @@ impl fmt::Display for Source {
             Source::Variable(name) => write!(f, "variable {name}"),
             Source::File(path) => write!(f, "file {}", path.display()),
             Source::Default => f.write_str("default"),
+            Source::Lowered(bound) => write!(f, "default, lowered to {bound}"),
         }
     }
 }
@@ -66,10 +69,14 @@ pub(super) fn resolve(matches: &ArgMatches) -> Result<Resolved, String> {
             sources.insert(setting.name, source);
         }
     }
-    Ok(Resolved { config: configure(&values)?, sources })
+    let mut config = configure(&values)?;
+    let lowered = config.lower_defaults(|name| sources.contains_key(name));
+    sources.extend(lowered.into_iter().map(|(name, bound)| (name, Source::Lowered(bound))));
+    config.check().map_err(|error| error.to_string())?;
+    Ok(Resolved { config, sources })
 }
 
-/// The defaults with these values.
+/// The defaults with these values, each of them valid by itself.
 fn configure(values: &BTreeMap<&'static str, OsString>) -> Result<Config, String> {
     let data_dir = match values.get(DATA_DIR) {
         Some(path) => {
@@ -83,18 +90,11 @@ fn configure(values: &BTreeMap<&'static str, OsString>) -> Result<Config, String
             setting.set(&mut config, value).map_err(|error| invalid(setting, value, &error))?;
         }
     }
-    if !values.contains_key(DEFAULT_TTL) {
-        // A default that was not set follows the maximum that was.
-        config.default_ttl = config.default_ttl.min(config.max_ttl);
-    }
-    config.check().map_err(|error| error.to_string())?;
     Ok(config)
 }
 
 /// Other defaults depend on it.
 const DATA_DIR: &str = "data-dir";
-/// Its default is at most `max-ttl`.
-const DEFAULT_TTL: &str = "default-ttl";
 
 /// In the words of clap.
 fn invalid(setting: &Setting<Config>, value: &OsStr, error: &str) -> String {
@@ -112,7 +112,10 @@ fn file(matches: &ArgMatches) -> Result<Option<PathBuf>, String> {
             Ok(true) => return Ok(Some(path)),
             Ok(false) => {}
             // It may exist: to start without it would be to guess.
-            Err(error) => return Err(format!("{error}: file={}", path.display())),
+            Err(error) => {
+                let what = "the settings file cannot be read";
+                return Err(format!("{what}: {error}: file={}", path.display()));
+            }
         }
     }
     Ok(None)
@@ -121,11 +124,12 @@ fn file(matches: &ArgMatches) -> Result<Option<PathBuf>, String> {
 /// The settings in a file by name, each checked as its flag is.
 fn read(path: &Path) -> Result<BTreeMap<String, String>, String> {
     let wrong = |what: String| format!("{what}: file={}", path.display());
-    let length = std::fs::metadata(path).map_err(|error| wrong(error.to_string()))?.len();
+    let unreadable = |error: std::io::Error| wrong(format!("the settings file cannot be read: {error}"));
+    let length = std::fs::metadata(path).map_err(unreadable)?.len();
     if length > FILE_MAX {
         return Err(wrong(format!("longer than a settings file may be: max_bytes={FILE_MAX}")));
     }
-    let text = std::fs::read_to_string(path).map_err(|error| wrong(error.to_string()))?;
+    let text = std::fs::read_to_string(path).map_err(unreadable)?;
     let table: toml::Table = text.parse().map_err(|error: toml::de::Error| {
         let line = error.span().map_or(1, |span| text[..span.start].matches('\n').count() + 1);
         wrong(format!("not TOML: {}: line={line}", error.message()))
@@ -204,7 +208,8 @@ mod tests {
 
     #[test]
     fn what_the_help_says_is_the_default_is() {
-        let usual = resolved(&["--data-dir", "/tmp/x"]).expect("sound");
+        // Enough memory for the defaults, on any machine.
+        let usual = resolved(&["--data-dir", "/tmp/x", "--memory-max", "8GiB"]).expect("sound");
         let mut help = Serve::augment_args(Command::new("lockd")).term_width(10_000);
         let help = help.render_help().to_string();
         for (name, value, source) in usual.listed() {
@@ -214,13 +219,14 @@ mod tests {
                 .unwrap_or_else(|| panic!("{name}"));
             let text = value.as_str().map_or_else(|| value.to_string(), str::to_string);
             let said = match (name, text.as_str()) {
-                ("json-max", "100000000") => "100MB",
+                ("json-max" | "audit-log-size", "100000000") => "100MB",
                 ("inline-max", "65536") => "64KiB",
                 ("min-body-rate", "8000") => "8KB",
                 ("max-document-bytes-per-namespace", "17179869184") => "16GiB",
+                ("log-retain", "268435456") => "256MiB",
                 (
                     "data-dir" | "store" | "bundle" | "unix" | "denylist-path" | "otlp-endpoint" | "tls-cert"
-                    | "tls-key" | "tls-ca" | "spiffe-map" | "allowed-hosts" | "memory-max",
+                    | "tls-key" | "tls-ca" | "spiffe-map" | "allowed-hosts" | "memory-max" | "audit-log",
                     _,
                 ) => continue,
                 (_, text) => text,
@@ -230,17 +236,48 @@ mod tests {
         }
     }
 
-    /// `lockd serve --max-ttl 10s` did not start, because of a default that was not set: 60 s.
+    /// `lockd serve --max-ttl 10s` did not start, because of a default that was not set: 60 s. Then it did, and `lockd config`
+    /// showed 10 s as the default.
     #[test]
-    fn the_default_ttl_follows_a_shorter_maximum_unless_it_is_set() {
-        let found = resolved(&["--data-dir", "/tmp/x", "--max-ttl", "10s"]).expect("it is allowed");
-        assert_eq!(found.config.default_ttl.as_secs(), 10);
-        let listed = found.listed();
-        let (_, value, source) = listed.iter().find(|(name, ..)| *name == DEFAULT_TTL).expect("listed");
-        assert_eq!((value.as_str(), *source), (Some("10s"), &Source::Default));
+    fn a_default_follows_a_lower_bound_that_is_set_and_is_listed_as_lowered() {
+        for (name, value, bound, bound_value, source) in [
+            ("default-ttl", "10s", "max-ttl", "10s", "default, lowered to max-ttl"),
+            ("max-handshakes-per-address", "7", "max-handshakes", "7", "default, lowered to max-handshakes"),
+            (
+                "max-connections-per-identity",
+                "45",
+                "max-connections",
+                "100",
+                "default, lowered to half of max-connections",
+            ),
+            ("max-connections", "682", "memory-max", "256MiB", "default, lowered to what memory-max allows"),
+        ] {
+            let bound = format!("--{bound}={bound_value}");
+            // Enough memory for the other defaults, on any machine.
+            let enough = "--memory-max=8GiB";
+            let others: &[&str] = if name == "max-connections" { &[] } else { &[enough] };
+            let found =
+                resolved(&[&["--data-dir", "/tmp/x", &bound], others].concat()).expect("it is allowed");
+            let listed = found.listed();
+            let row = listed.iter().find(|(listed, ..)| *listed == name).expect("listed");
+            assert_eq!((row.1.to_string().trim_matches('"'), row.2.to_string().as_str()), (value, source));
+            let usual = resolved(&["--data-dir", "/tmp/x", enough]).expect("sound");
+            let listed = usual.listed();
+            let row = listed.iter().find(|(listed, ..)| *listed == name).expect("listed");
+            assert_eq!(row.2, &Source::Default);
+        }
+    }
+
+    #[test]
+    fn a_ttl_above_the_maximum_is_refused_with_both_settings_and_both_values() {
         let both = ["--data-dir", "/tmp/x", "--max-ttl", "10s", "--default-ttl", "11s"];
-        let error = resolved(&both).err().expect("they contradict each other");
-        assert!(error.contains("--max-ttl, 10s") && error.contains("value=11s"), "{error}");
+        let in_file = with_file("default-ttl = \"11s\"\n", &["--max-ttl", "10s"]);
+        for refused in [resolved(&both), in_file] {
+            let error = refused.err().expect("they contradict each other");
+            for part in ["--max-ttl, which is 10s", "setting=--default-ttl", "value=11s"] {
+                assert!(error.contains(part), "{error}");
+            }
+        }
     }
 
     #[test]

@@ -3,6 +3,7 @@
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::time::Duration;
 
 use serde_json::{Value, json};
 use tempfile::TempDir;
@@ -20,8 +21,12 @@ pub(crate) struct Client(Connection);
 
 impl World {
     pub(crate) fn start() -> World {
+        World::start_with(&["--store", "mem://"])
+    }
+
+    fn start_with(args: &[&str]) -> World {
         let dir = tempfile::tempdir().expect("a directory");
-        let server = Running::start(&dir.path().join("data"), &["--store", "mem://"]);
+        let server = Running::start(&dir.path().join("data"), args);
         World { server, dir }
     }
 
@@ -101,6 +106,30 @@ fn code(response: &(u16, String)) -> (u16, String) {
     (response.0, body["error"].as_str().unwrap_or_default().to_string())
 }
 
+/// An expired credential of another identity was enough to store 100 MB, and to keep them with a byte now and then: only
+/// the secret in it was checked before the first byte.
+#[test]
+fn an_upload_without_a_live_lease_of_its_own_stores_nothing() {
+    let world = World::start_with(&[]);
+    let mut ada = world.client("ada", &["--namespace", "default:rw"]);
+    let eve = world.issue("eve.pem", "eve", &["--namespace", "default:rw"]);
+    let live = ada.acquire(&json!({"key": "k", "ttl_seconds": 60}));
+    let released = ada.acquire(&json!({"key": "other", "ttl_seconds": 60}));
+    assert_eq!(ada.post("/v1/release", &json!({"lease_id": released["lease_id"]})).0, 200);
+    for (key, lease) in [("k", &live), ("other", &released)] {
+        let mut connection = world.server.connect(&eve);
+        let headers = format!("{}content-length: 90000000\r\n", credential(lease));
+        let path = format!("/v1/update_state?key={key}");
+        connection.begin_body("POST", &path, &headers, &format!("[\"{}", "x".repeat(1 << 20)));
+        let refused =
+            connection.response_within(Duration::from_secs(30)).expect("before the body is complete");
+        assert_eq!(code(&refused), (403, "not_held".into()), "{key}");
+    }
+    let blobs = world.data().join("store/blob/tmp");
+    let stored = std::fs::read_dir(&blobs).expect("the store made it").count();
+    assert_eq!(stored, 0, "files in {}", blobs.display());
+}
+
 /// An operator's certificate for one namespace revoked leases of another, was shown their holder and metadata, paused
 /// identities, set quotas and deleted the documents of every namespace: the role was checked, and the namespaces were not.
 #[test]
@@ -138,6 +167,7 @@ fn an_operator_has_no_power_beyond_the_namespaces_of_its_certificate() {
         ("DELETE", "/v1/namespaces/never-used", Value::Null),
         ("GET", "/v1/leases?namespace=default", Value::Null),
         ("GET", "/v1/agents", Value::Null),
+        ("GET", "/v1/keys", Value::Null),
         ("GET", "/v1/contention?namespace=default", Value::Null),
         ("GET", "/v1/events?namespace=default", Value::Null),
         ("GET", "/v1/resource/KEY:k/state", Value::Null),

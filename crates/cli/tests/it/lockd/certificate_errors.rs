@@ -70,8 +70,9 @@ fn plain_http_to_a_tls_server_is_told_as_that() {
     let server = start(&dir, "server.pem");
     for words in ["list", "acquire orders"] {
         let (code, said) = client(&server, &dir, "unused.pem", &format!("--mtls=false {words}"));
-        assert_eq!(code, Some(13), "{said}");
-        assert!(said.contains("the server may expect HTTPS"), "{said}");
+        assert_eq!(code, Some(2), "a retry does not help: {said}");
+        assert!(said.contains("it may expect TLS; use an https:// address"), "{said}");
+        assert!(!said.contains("cannot be reached") && !said.contains("may have been applied"), "{said}");
     }
 }
 

@@ -9,7 +9,7 @@ use store::{LogStore, LsnRange};
 
 use crate::lockd::dump::files;
 use crate::lockd::serve::Running;
-use crate::lockd::support::{Ran, TestStore, erase, flip, frames, lockd, record, ticking};
+use crate::lockd::support::{Ran, TestStore, applied, erase, flip, frames, lockd, record, ticking};
 
 fn check(store: &Path, more: &[&str]) -> Ran {
     lockd(&[&["store", "check", "--store", store.to_str().expect("a plain path")], more].concat())
@@ -53,7 +53,7 @@ fn a_sound_store_is_described_shard_by_shard() {
     let bytes = store.segment().metadata().expect("there").len();
     let expected = json!({
         "shard": 0, "floor": 0, "first_batch": 0, "last_batch": 2, "last_lsn": 6, "segments": 1, "bytes": bytes,
-        "clean_stop": true, "snapshots": document["shards"][0]["snapshots"],
+        "clean_stop": true, "snapshots": document["shards"][0]["snapshots"], "leases": 5, "documents": 0,
     });
     assert_eq!((code, &document["sound"], &document["findings"]), (0, &json!(true), &json!([])));
     assert_eq!(document["shards"][0], expected);
@@ -66,7 +66,7 @@ fn a_sound_store_is_described_shard_by_shard() {
 
     let ran = check(Path::new(store.path()), &[]);
     let line = format!(
-        "shard=0 floor=0 first_batch=0 last_batch=2 last_lsn=6 segments=1 bytes={bytes} clean_stop=yes snapshots=2:readable"
+        "shard=0 floor=0 first_batch=0 last_batch=2 last_lsn=6 segments=1 bytes={bytes} clean_stop=yes snapshots=2:readable leases=5 documents=0"
     );
     assert_eq!((ran.code, ran.stderr.as_str()), (0, ""));
     assert_eq!(ran.stdout.lines().next(), Some(line.as_str()));
@@ -128,7 +128,7 @@ fn a_missing_segment_is_damage_with_the_command_that_cuts_before_it() {
     let store = TestStore::new();
     let mut log = store.log(0);
     for batch in 0..60_u64 {
-        let ticks: Vec<Record> = (1..=50).map(|n| record(batch * 50 + n, None, Action::Tick)).collect();
+        let ticks: Vec<Record> = (1..=50).map(|n| applied(batch * 50 + n)).collect();
         let payload = Record::encode_batch(kernel::ClockReading::default(), &ticks);
         let lsns = LsnRange::new(batch * 50 + 1, batch * 50 + 50);
         log.append(log.bounds().next, lsns, &payload).expect("space");
@@ -187,6 +187,7 @@ fn what_cannot_be_inspected_exits_2() {
     assert_eq!((ran.code, ran.stdout.as_str()), (2, ""));
     assert!(ran.stderr.contains("there is no store here"), "{}", ran.stderr);
     assert_eq!(lockd(&["store", "check", "--store", "s3://bucket"]).code, 2);
+    assert_eq!(lockd(&["store", "check", "--store", "pebble://relative"]).code, 2);
     let help = lockd(&["store", "check", "--help"]).stdout;
     assert!(help.contains("Exit codes: 0 the store is sound") && help.contains("Examples:"), "{help}");
 }

@@ -49,11 +49,11 @@ fn acquire_exports_the_variables_that_later_commands_need() {
         "KEY",
         "NAMESPACE",
         "SERVER",
-        "OWNER",
         "FENCING_TOKEN",
         "VERSION",
         "ETAG",
         "EXPIRES_UNIX",
+        "LEASES",
     ];
     assert_eq!(names, expected.map(|name| format!("export LOCKD_CLIENT_{name}")));
     let server_line = format!("export LOCKD_CLIENT_SERVER='http://{}'", server.address);
@@ -61,7 +61,7 @@ fn acquire_exports_the_variables_that_later_commands_need() {
 }
 
 #[test]
-fn a_hostile_owner_is_only_a_text() {
+fn a_hostile_owner_or_key_is_only_a_text() {
     let server = Server::start(Role::Operator);
     for owner in [
         "'; echo PWNED; '",
@@ -69,16 +69,16 @@ fn a_hostile_owner_is_only_a_text() {
         "`echo PWNED`",
         r"\'; echo PWNED #",
         "a\"; echo PWNED; \"",
-        "-n",
+        "n-",
     ] {
         let script = format!(
             r#"owner=$(cat <<'END'
 {owner}
 END
 )
-            eval "$(lockd client acquire --owner="$owner" orders)"
-            [ "$LOCKD_CLIENT_OWNER" = "$owner" ] || exit 77
-            lockd client release orders"#
+            eval "$(lockd client acquire --owner="$owner" "$owner")"
+            [ "$LOCKD_CLIENT_KEY" = "$owner" ] || exit 77
+            lockd client release"#
         );
         let ran = server.sh(&script);
         assert_eq!((ran.code, ran.stdout.as_str(), ran.stderr.as_str()), (0, "", ""), "{owner}");
@@ -89,8 +89,8 @@ END
 fn exit_codes_tell_what_to_do() {
     let server = Server::start(Role::Operator);
     for (code, word, script) in [
-        (10, "waiting", "lockd client acquire orders"),
-        (10, "waiting", "lockd client acquire --block 1s orders"),
+        (10, "not granted", "lockd client acquire orders"),
+        (10, "waited 1s in vain", "lockd client acquire --block 1s orders"),
         (11, "version_conflict", "echo '{}' | lockd client update --if-version 99 orders"),
         (11, "not_held", "echo '{}' | lockd client update --lease-id $LOCKD_CLIENT_LEASE_ID other"),
         (2, "invalid_json", "echo '{' | lockd client update orders"),
@@ -132,7 +132,7 @@ fn an_expired_lease_has_its_own_exit_code() {
 fn an_unreachable_server_is_unavailable() {
     let closed = std::net::TcpListener::bind("127.0.0.1:0").expect("loopback").local_addr().expect("bound");
     let ran = sh(&closed.to_string(), "lockd client acquire orders");
-    assert_eq!((ran.code, ran.stdout.as_str()), (13, ""), "{}", ran.stderr);
+    assert_eq!(ran.code, 13, "{}", ran.stderr);
     assert!(ran.stderr.contains(&format!("server=http://{closed}")), "{}", ran.stderr);
     let server = Server::start(Role::Operator);
     let both = sh(&format!("{closed},{}", server.address), "lockd client acquire orders >/dev/null");
@@ -155,14 +155,14 @@ fn an_operator_finds_out_why_and_takes_the_key_back() {
         lockd client list --output json"#
     ));
     let lines: Vec<&str> = ran.stdout.lines().collect();
-    assert_eq!(lines.len(), 8, "{}{}", ran.stdout, ran.stderr);
-    assert!(lines[0].starts_with("held: ") && lines[0].contains("owner=worker-1"), "{}", lines[0]);
-    assert!(lines[1].contains(" revoking default resources=KEY:orders"), "{}", lines[1]);
-    assert!(lines[2].contains("until it is reclaimed"), "{}", lines[2]);
-    assert_eq!(lines[3], "keepalive 11");
-    assert!(lines[4].contains(" revoked "), "{}", lines[4]);
-    assert!(lines[5].starts_with("free: ") && lines[6].starts_with("free: "));
-    assert!(lines[7].starts_with(r#"{"leases":["#), "{}", lines[7]);
+    assert_eq!(lines.len(), 13, "{}{}", ran.stdout, ran.stderr);
+    assert!(lines[0].starts_with("held: ") && lines[0].contains("owner=\"worker-1\""), "{}", lines[0]);
+    assert!(lines[4].starts_with("orders ") && lines[4].contains(" revoking "), "{}", lines[4]);
+    assert!(lines[5].starts_with("blocked: ") && lines[6].contains("reclaim orders"), "{}", lines[5]);
+    assert_eq!(lines[7], "keepalive 11");
+    assert!(lines[9].contains(" revoked "), "{}", lines[9]);
+    assert!(lines[10].starts_with("free: ") && lines[11].starts_with("free: "));
+    assert!(lines[12].starts_with(r#"{"leases":["#), "{}", lines[12]);
     assert!(!ran.stdout.contains("LEASE_ID"), "no secrets");
 }
 
@@ -204,7 +204,7 @@ fn a_get_that_fails_in_a_pipe_costs_no_document() {
             r#"{ACQUIRE}
             echo '{{"precious":1}}' | lockd client update orders >/dev/null || exit 77
             [ "{broken}" = "lockd client get orders" ] && lease= || lease=$LOCKD_CLIENT_LEASE_ID
-            LOCKD_CLIENT_LEASE_ID=$lease {broken} | lockd client edit status.counter++ | lockd client update orders
+            LOCKD_CLIENT_LEASES= LOCKD_CLIENT_LEASE_ID=$lease {broken} | lockd client edit status.counter++ | lockd client update orders
             echo "update $?"
             lockd client get orders; lockd client release orders"#
         ));
@@ -277,7 +277,7 @@ fn names_of_others_cannot_direct_the_terminal_in_text_or_json() {
         rlo=$(printf '\342\200\256'); sep=$(printf '\342\200\250'); mark=$(printf '\342\200\217'); iso=$(printf '\342\201\246')
         key="k${rlo}x${sep}y"
         lockd client acquire --owner "eve${mark}${iso} state=free" "$key" > /dev/null || exit 77
-        for output in text json; do
+        for output in text json yaml table wide; do
             lockd client list --output $output; lockd client describe --output $output "$key"
             lockd client why --output $output "$key"; lockd client watch --until held --output $output "$key"
             lockd client acquire --output $output "$key" 2>&1

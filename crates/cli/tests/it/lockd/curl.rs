@@ -73,14 +73,16 @@ fn issue_worker(data: &Path) {
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
 }
 
-/// Writes the `.curlrc` into the data directory of the server.
-fn configure_curl(server: &Running, data: &Path) {
+/// Prints each status to standard error.
+const STATUS: &str = "write-out = \"%{stderr}\\nstatus=%{http_code}\\n\"\n";
+
+/// Writes a `.curlrc` that connects the port of the documentation to the server.
+pub(crate) fn configure_curl(server: &Running, directory: &Path, more: &str) {
     let port = server.address.rsplit(':').next().expect("an address with a port");
     let config = format!(
-        "connect-to = \"localhost:9341:127.0.0.1:{port}\"\nwrite-out = \"%{{stderr}}\\nstatus=%{{http_code}}\\n\"\n\
-         max-time = 60\nsilent\nshow-error\n"
+        "connect-to = \"localhost:9341:127.0.0.1:{port}\"\nmax-time = 60\nsilent\nshow-error\n{more}"
     );
-    std::fs::write(data.join(".curlrc"), config).expect("the directory is writable");
+    std::fs::write(directory.join(".curlrc"), config).expect("the directory is writable");
 }
 
 /// The examples as one script. A line on standard error marks the start of each.
@@ -93,11 +95,11 @@ fn script(examples: &[Example]) -> String {
     script
 }
 
-fn require_curl() {
+pub(crate) fn require_curl() {
     let version = Command::new("curl").arg("--version").output();
     assert!(
         version.is_ok_and(|output| output.status.success()),
-        "this test runs the curl commands of docs/reference/api.md: install curl (apt-get install curl)"
+        "this test runs the curl commands of the documentation: install curl (apt-get install curl)"
     );
 }
 
@@ -115,7 +117,7 @@ fn every_curl_command_of_the_api_reference_returns_the_status_that_the_page_stat
     let data = dir.path().join("data");
     let server = Running::start(&data, &[]);
     issue_worker(&data);
-    configure_curl(&server, &data);
+    configure_curl(&server, &data, STATUS);
     let mut shell = Command::new("sh");
     shell.args(["-uc", &script(&examples)]).current_dir(&data).env("CURL_HOME", &data).env("HOME", &data);
     let Output { status, stdout, stderr } = shell.output().expect("a shell");

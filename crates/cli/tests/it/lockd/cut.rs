@@ -27,6 +27,11 @@ fn a_damaged_batch_is_cut_with_yes_and_only_described_without() {
         assert!(described.stdout.contains(part), "{part} in {}", described.stdout);
     }
     assert!(described.stderr.contains("nothing was changed; add --yes"), "{}", described.stderr);
+    let for_programs = cut(dir.path(), &[&file, &offset, "--output", "json"]);
+    let report = &for_programs.lines()[0];
+    assert_eq!((for_programs.code, &report["is_confirmed"], &report["seq"]), (2, &false.into(), &1.into()));
+    assert_eq!((&report["file"], &report["first_lsn"]), (&file.as_str().into(), &3.into()));
+    assert_eq!((for_programs.lines().len(), for_programs.stderr.as_str()), (1, ""));
     assert_eq!(std::fs::read(&segment).expect("readable"), before);
 
     assert_eq!(cut(dir.path(), &["--yes", &file, &offset]).code, 0);

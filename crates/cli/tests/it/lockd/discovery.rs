@@ -35,7 +35,7 @@ fn an_identity_file_in_the_current_directory_is_not_used_unless_it_is_named() {
 
     let (code, output) = acquire(&clone, &home, &rogue, |command| command);
     assert_ne!(code, Some(0), "the rogue server is not trusted: {output}");
-    assert!(!output.contains("LOCKD_CLIENT_LEASE_ID"), "{output}");
+    assert!(!output.contains("export LOCKD_CLIENT_LEASE_ID"), "{output}");
     let (code, output) = acquire(&clone, &home, &own, |command| command);
     assert_eq!(code, Some(0), "the user's own server is: {output}");
 

@@ -7,11 +7,12 @@ use std::process::{Command, Stdio};
 
 use engine::internals::decider::Decider;
 use engine::internals::record::Record;
-use engine::{Clock, TenureConfig};
+use engine::{Clock, Origin, TenureConfig};
 use kernel::{Action, Kernel, Limits, Outcome, Span, Store};
 use sim::fixture::{grant, identity, key};
 use store::{LogStore, LsnRange};
 
+use crate::lockd::serve::Running;
 use crate::lockd::support::{TestStore, erase, flip, frames, lockd, record, ticking};
 
 /// Every file below a directory, with its content.
@@ -56,7 +57,7 @@ fn a_log_can_be_read_while_the_engine_has_the_store_open() {
     let mut decider = Decider::open(Kernel::new(), log.bounds().next, Box::new(StoppedClock), &opening)
         .expect("a right clock");
     let acquire = kernel::Command::by(&identity("ada"), Action::Acquire(grant(key("k"), Span(500))));
-    assert!(matches!(decider.decide(&acquire, 0, None), Outcome::Applied(..)));
+    assert!(matches!(decider.decide(&acquire, &Origin::default(), None), Outcome::Applied(..)));
     let sealed = decider.seal().expect("two records");
     log.append(sealed.seq, sealed.lsns, &sealed.payload).expect("room");
 
@@ -73,8 +74,9 @@ fn a_log_can_be_read_while_the_engine_has_the_store_open() {
 fn a_store_is_named_by_a_path_or_an_address_and_all_shards_are_read() {
     let store = ticking();
     store.append(1, &[record(2, None, Action::Tick)]);
-    let address = format!("disk://{}", store.path());
-    for name in [store.path(), &address] {
+    // `serve` accepts `pebble` as well.
+    let addresses = ["disk", "pebble"].map(|scheme| format!("{scheme}://{}", store.path()));
+    for name in [store.path(), &addresses[0], &addresses[1]] {
         let ran = lockd(&["store", "dump", "--store", name]);
         assert_eq!((ran.code, ran.lsns()), (0, vec![1, 2, 3, 4, 5, 6, 2]), "{}", ran.stderr);
     }
@@ -150,10 +152,9 @@ fn where_there_is_no_store_it_says_so_and_makes_none() {
 
 #[test]
 fn wrong_usage_exits_2() {
-    let wrong: [&[&str]; 7] = [
+    let wrong: [&[&str]; 6] = [
         &[],
         &["store"],
-        &["store", "dump"],
         &["store", "dump", "--store", "s3://bucket"],
         &["store", "dump", "--store", "disk://relative"],
         &["store", "dump", "--store", "/x", "--from-lsn", "many"],
@@ -186,4 +187,50 @@ fn a_closed_pipe_ends_it_silently() {
     assert!(line.contains("\"lsn\":1,"), "{line}");
     let ended = child.wait_with_output().expect("it ends");
     assert_eq!((ended.status.code(), ended.stderr.as_slice()), (Some(0), &b""[..]));
+}
+
+/// `X-Correlation-Id: job-4711` was stored as a hash that nothing documented: its records could not be found again.
+#[test]
+fn the_records_of_a_request_are_found_by_the_correlation_id_that_the_client_sent() {
+    let data = tempfile::tempdir().expect("a directory");
+    let server = Running::start(data.path(), &[]);
+    let long = "x".repeat(256);
+    let ids = [
+        "job-4711",
+        "a",
+        " ~!\"'$",
+        "0123456789abcdef0123456789abcdef",
+        "FFFFFFFF-89ab-cdef-0123-456789abcdef",
+        "00000000000000000000000000000000",
+        long.as_str(),
+    ];
+    let mut connection = server.connect(&data.path().join("client.pem"));
+    connection.ask("POST", "/v1/acquire", r#"{"key":"without"}"#).expect("a response");
+    for (n, id) in ids.iter().enumerate() {
+        // A header loses the spaces around it.
+        let header = format!("x-correlation-id: {}\r\n", id.trim());
+        let body = format!("{{\"key\":\"k{n}\"}}");
+        let (status, reply) = connection.send("POST", "/v1/acquire", &header, &body).expect("a response");
+        assert_eq!(status, 200, "{reply}");
+    }
+    let store = data.path().join("store");
+    let store = store.to_str().expect("a plain path");
+    for (n, id) in ids.iter().enumerate() {
+        let ran = lockd(&["store", "dump", "--store", store, "--correlation", id.trim()]);
+        let lines = ran.lines();
+        assert_eq!((ran.code, lines.len()), (0, 1), "{id}: {}{}", ran.stdout, ran.stderr);
+        let resource = &lines[0]["fields"]["members"][0]["resource"];
+        assert_eq!(resource.as_str(), Some(format!("KEY:k{n}").as_str()), "{id}");
+        // What the dump shows is accepted as well.
+        let shown = lines[0]["correlation"].as_str().expect("an id").to_string();
+        let again = lockd(&["store", "dump", "--store", store, "--correlation", &shown]);
+        assert_eq!(again.stdout, ran.stdout, "{id}");
+    }
+    let unknown = lockd(&["store", "dump", "--store", store, "--correlation", "job-4712"]);
+    assert_eq!((unknown.code, unknown.stdout.as_str()), (0, ""));
+    for bad in ["", "ä", "a\nb", &"x".repeat(257)] {
+        let refused = lockd(&["store", "dump", "--store", store, "--correlation", bad]);
+        assert_eq!(refused.code, 2, "{bad:?}");
+        assert!(refused.stderr.contains("1 to 256 printable ASCII characters"), "{}", refused.stderr);
+    }
 }

@@ -14,7 +14,7 @@ fn the_ca_is_apart_and_each_start_warns_until_it_is_moved_away() {
     let data = dir.path().join("data");
     let mut command = String::new();
     for _ in 0..2 {
-        let mut server = Running::start(&data, &[]);
+        let mut server = Running::start_on_terminal(&data);
         server.log.wait_for("try it:");
         let line =
             server.log.seen().lines().find(|line| line.contains("run: mv ")).expect("a warning").to_string();
@@ -28,7 +28,7 @@ fn the_ca_is_apart_and_each_start_warns_until_it_is_moved_away() {
 
     let moved = Command::new("sh").args(["-c", &command]).env("HOME", dir.path()).status().expect("a shell");
     assert!(moved.success(), "{command}");
-    let mut server = Running::start(&data, &[]);
+    let mut server = Running::start_on_terminal(&data);
     server.log.wait_for("try it:");
     assert!(!server.log.seen().contains("CA's key"), "{}", server.log.seen());
     let ca = dir.path().join("lockd-ca/ca.pem");
@@ -101,4 +101,24 @@ fn a_missing_server_file_is_not_replaced_by_a_second_ca() {
         200,
         "the clients are still trusted"
     );
+}
+
+/// A server with an identity of its own told its user to use `client.pem`, a file that nobody had made. And on a terminal
+/// it ended in a panic of its log, which wanted colours: nothing but the lines of the log and the command may be there.
+#[test]
+fn a_server_on_a_terminal_names_a_client_file_only_if_there_is_one() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let (first, second) = (dir.path().join("first"), dir.path().join("second"));
+    let mut server = Running::start_on_terminal(&first);
+    let line = server.log.wait_for("try it: ");
+    assert!(line.contains(&format!("--identity {}", first.join("client.pem").display())), "{line}");
+    let is_expected = |line: &str| line.starts_with("20") || line.starts_with("lockd: try it");
+    let seen = server.log.seen().to_string();
+    assert!(seen.lines().filter(|line| !line.trim().is_empty()).all(is_expected), "{seen}");
+    drop(server);
+    let bundle = first.join("server.pem");
+    let mut server =
+        Running::start_on_terminal_with(&second, &["--bundle", bundle.to_str().expect("a path")]);
+    let line = server.log.wait_for("try it, with the identity file of a client: ");
+    assert!(line.contains("--identity FILE --key orders"), "{line}");
 }

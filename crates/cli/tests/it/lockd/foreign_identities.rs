@@ -136,7 +136,7 @@ fn a_spiffe_id_acts_as_the_identity_that_it_is_mapped_to() {
     };
     let ran = client(&["list"]);
     assert_eq!(ran.code, 14, "{}", ran.stderr);
-    assert!(ran.stderr.contains("the server refuses this certificate"), "{}", ran.stderr);
+    assert!(ran.stdout.contains("the server refuses this certificate"), "{}", ran.stdout);
 
     fs::write(&map, format!("{ID}  importer  worker  orders:rw\n")).expect("written");
     server.signal(Signal::HUP);
@@ -145,6 +145,19 @@ fn a_spiffe_id_acts_as_the_identity_that_it_is_mapped_to() {
     let listed = client(&["--namespace", "orders", "list"]);
     assert!(listed.stdout.contains("\"holder\":\"importer\""), "{}", listed.stdout);
     assert_eq!(client(&["acquire", "k"]).code, 14, "no right in the namespace default");
+
+    // On a connection that stays open, the rights of the old map stayed in force.
+    let mut open = server.connect(&dir.path("workload"));
+    assert_eq!(open.ask("GET", "/v1/leases?namespace=orders", "").expect("a response").0, 200);
+    fs::write(&map, format!("{ID}  importer  worker  invoices:rw\n")).expect("written");
+    server.signal(Signal::HUP);
+    let line = server.log.wait_for("reloaded identities");
+    assert!(line.contains("closed=1"), "{line}");
+    let after = open.ask("GET", "/v1/leases?namespace=orders", "");
+    assert!(after.as_ref().is_none_or(|(status, _)| *status == 401), "{after:?}");
+    fs::write(&map, format!("{ID}  importer  worker  orders:rw\n")).expect("written");
+    server.signal(Signal::HUP);
+    server.log.wait_for("reloaded identities");
 
     fs::write(&map, "spiffe://example.org/x\n").expect("written");
     server.signal(Signal::HUP);

@@ -115,7 +115,7 @@ fn exit_codes_tell_what_to_do() {
         ),
         (2, "keys=a", "lockc acquire a; lockc use b"),
         (2, "context=\"../x\"", "lockc --context ../x list"),
-        (10, "waiting", "lockc acquire a; lockc --context other acquire a"),
+        (10, "not granted", "lockc acquire a; lockc --context other acquire a"),
         (2, "line=2 column=1", "lockc acquire a; printf 'b: 1\\n2: c\\n' | lockc state update --format yaml"),
         (2, "invalid_json", "lockc acquire a; printf 'b: 1\\n' | lockc state update"),
         (2, "the text is empty", "lockc acquire a; lockc state update --format yaml < /dev/null"),

@@ -9,6 +9,7 @@ use identity::Role;
 use rustix::process::{Signal, kill_process};
 use serde_json::{Value, json};
 
+use crate::lockd::identities::IdentityDir;
 use crate::lockd::server::{Server, program};
 use crate::running::{Running, until};
 
@@ -158,8 +159,13 @@ fn an_agent_acquires_a_key_edits_its_document_and_releases_it() {
     let read = bob.done("state_get", &json!({"key": "orders"}));
     assert!(read.contains("version=2 ") && read.contains("you do not hold the key"), "{read}");
     assert!(read.ends_with("{\"n\":1e400,\"step\":\"b\",\"count\":1}\n"), "byte for byte: {read}");
+    // Models send the document as an object: it was refused, without the name of the argument.
+    let object = json!({"key": "orders", "document": {"step": "b", "list": [1, null]}, "if_version": 2});
+    assert!(ada.done("state_update", &object).starts_with("COMMITTED: version=3 "));
+    let read = ada.done("state_get", &json!({"key": "orders"}));
+    assert!(read.ends_with("{\"list\":[1,null],\"step\":\"b\"}\n"), "{read}");
     let stale = ada.refused("state_update", &json!({"key": "orders", "document": "{}", "if_version": 1}));
-    assert!(stale.contains("version_conflict") && stale.contains("current_version=2"), "{stale}");
+    assert!(stale.contains("version_conflict") && stale.contains("current_version=3"), "{stale}");
     assert!(
         bob.refused("state_update", &json!({"key": "orders", "document": "{}"})).contains("NEXT: acquire it")
     );
@@ -175,9 +181,63 @@ fn an_agent_acquires_a_key_edits_its_document_and_releases_it() {
             > value(&granted, "fencing_token").parse().expect("one")
     );
     let last = bob.done("state_update", &json!({"key": "orders", "edits": ["step=done"], "release": true}));
-    assert!(last.contains("version=3 ") && last.contains("RELEASED handle=1"), "{last}");
+    assert!(last.contains("version=4 ") && last.contains("RELEASED handle=1"), "{last}");
     assert_eq!(leases(&server), 0);
     assert_eq!((ada.hang_up().0, bob.hang_up().0), (Some(0), Some(0)));
+}
+
+/// The tool promised the document of a key that others hold; a default worker was refused, without the reason.
+#[test]
+fn a_missing_right_is_named_with_the_command_that_helps() {
+    let dir = IdentityDir::new();
+    dir.client("ada.pem", "ada");
+    let data = tempfile::tempdir().expect("a directory");
+    let bundle = dir.path("server.pem");
+    let server =
+        crate::lockd::serve::Running::start(data.path(), &["--bundle", bundle.to_str().expect("a path")]);
+    let mut command = Command::new(assert_cmd::cargo::cargo_bin!("lockd"));
+    command.args(["mcp", "--server", &server.address, "--identity"]).arg(dir.path("ada.pem"));
+    let mut ada = Agent::begin(&mut command);
+    let refused = ada.refused("state_get", &json!({"key": "orders"}));
+    assert!(refused.contains("lacks the right `p`"), "{refused}");
+    assert!(refused.contains("`lockd auth new client --namespace default:rwp`"), "{refused}");
+    assert!(refused.contains("NEXT: do not retry; tell the user that a right is missing"), "{refused}");
+    let tools = ada.ask("tools/list", &json!({}));
+    assert!(tools.to_string().contains("needs the right `p`"), "the schema says so");
+}
+
+/// An agent whose certificate was refused told its user that a right was missing, and one with a wrong address corrected
+/// its arguments.
+#[test]
+fn a_refused_certificate_and_a_wrong_address_are_told_to_the_user() {
+    let (ours, theirs) = (IdentityDir::new(), IdentityDir::new());
+    theirs.client("eve.pem", "eve");
+    let data = tempfile::tempdir().expect("a directory");
+    let bundle = ours.path("server.pem");
+    let server =
+        crate::lockd::serve::Running::start(data.path(), &["--bundle", bundle.to_str().expect("a path")]);
+    let plain = format!("http://{}", server.address);
+    for (address, next) in [
+        (server.address.as_str(), "tell the user that a certificate is refused"),
+        (plain.as_str(), "tell the user that lockd is set up wrongly"),
+    ] {
+        let mut command = Command::new(assert_cmd::cargo::cargo_bin!("lockd"));
+        command.args(["mcp", "--server", address, "--identity"]).arg(theirs.path("eve.pem"));
+        let mut eve = Agent::begin(&mut command);
+        let refused = eve.refused("acquire", &json!({"key": "orders"}));
+        assert!(refused.contains(&format!("NEXT: do not retry; {next}")), "{refused}");
+    }
+}
+
+/// A lease that was revoked was reported as released.
+#[test]
+fn a_release_of_what_an_operator_revoked_says_so() {
+    let server = Server::start(Role::Operator);
+    let mut ada = Agent::start(&server, &[]);
+    ada.done("acquire", &json!({"key": "orders", "ttl_seconds": 300}));
+    assert_eq!(server.sh("lockd client revoke orders").code, 0);
+    let text = ada.done("release", &json!({"handle": 1}));
+    assert!(text.starts_with("LOST: handle=1") && text.contains("until it is reclaimed"), "{text}");
 }
 
 #[test]

@@ -1,9 +1,13 @@
 //! The files in `packaging/`: the commands in them are valid commands of this version.
 
+use std::ffi::OsStr;
 use std::path::Path;
+use std::process::Command;
 
 use serde_json::Value;
 
+use crate::lockd::reload::text;
+use crate::lockd::revocation::World;
 use crate::lockd::support::{Ran, lockd};
 
 /// The version that this build is packaged as.
@@ -55,6 +59,26 @@ fn the_unit_starts_a_server_with_a_socket_and_waits_for_its_stop() {
     assert_eq!(line(&unit, "Type="), "notify");
 }
 
+/// `kill -HUP` succeeded at once, also for a reload that was refused.
+#[test]
+fn the_reload_of_the_unit_waits_and_fails_if_it_is_refused() {
+    let unit = read("packaging/systemd/lockd.service");
+    let start: Vec<&str> = line(&unit, "ExecStart=").split(' ').collect();
+    let reload: Vec<&str> = line(&unit, "ExecReload=").split(' ').collect();
+    assert_eq!(reload[0], start[0], "the program of the server");
+    let settings = settings(&start[1..]);
+    let socket = settings["unix"]["value"].as_str().expect("a path");
+    let world = World::new(&[]);
+    let actual = world.path("s");
+    let arguments: Vec<&str> =
+        reload[1..].iter().map(|word| if *word == socket { text(&actual) } else { word }).collect();
+    assert!(arguments.contains(&text(&actual)), "{reload:?} is not on the socket of {start:?}");
+    assert_eq!(lockd(&arguments).code, 0);
+    std::fs::write(world.bundle(), "not an identity file").expect("written");
+    let refused = lockd(&arguments);
+    assert!(refused.code == 1 && refused.stderr.contains("nothing was changed"), "{}", refused.stderr);
+}
+
 #[test]
 fn the_image_has_this_version_and_its_commands_are_valid() {
     let containerfile = read("packaging/Containerfile");
@@ -97,4 +121,53 @@ fn assert_is_probe_of(command: &[String], socket: &str) {
     let arguments: Vec<String> = arguments.iter().map(elsewhere).collect();
     let ran = lockd(&arguments.iter().map(String::as_str).collect::<Vec<_>>());
     assert_eq!(ran.code, 13, "{command:?}: {}", ran.stderr);
+}
+
+/// The package is made by hand-written shell: a moved file or a renamed command would be noticed by its first user.
+#[test]
+fn the_debian_package_has_all_that_it_refers_to() {
+    if Command::new("dpkg-deb").arg("--version").output().is_err() {
+        println!("skipped: dpkg-deb is not installed");
+        return;
+    }
+    let dir = tempfile::tempdir().expect("a directory");
+    let binaries = Path::new(assert_cmd::cargo::cargo_bin!("lockd")).parent().expect("a directory");
+    let run = |program: &Path, args: &[&OsStr]| {
+        let output = Command::new(program).args(args).output().expect("it runs");
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        String::from_utf8(output.stdout).expect("text")
+    };
+    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../packaging/build-deb");
+    let out = dir.path().as_os_str();
+    let words = ["--compression", "none", "--binaries", "--out"].map(OsStr::new);
+    run(&script, &[words[0], words[1], words[2], binaries.as_os_str(), words[3], out]);
+
+    let made =
+        std::fs::read_dir(dir.path()).expect("a directory").map(|entry| entry.expect("readable").path());
+    let package = made.into_iter().next().expect("a package");
+    assert!(package.to_str().expect("text").contains(&format!("/lockd_{VERSION}_")), "{}", package.display());
+    let root = dir.path().join("root");
+    run(Path::new("dpkg-deb"), &["-x".as_ref(), package.as_ref(), root.as_ref()]);
+    run(Path::new("dpkg-deb"), &["-e".as_ref(), package.as_ref(), root.join("DEBIAN").as_ref()]);
+    for name in ["lockd", "lockc", "jvs"] {
+        let installed = root.join("usr/bin").join(name);
+        assert_eq!(run(&installed, &["--version".as_ref()]), format!("{name} {VERSION}\n"));
+        for shared in [
+            format!("man/man1/{name}.1.gz"),
+            format!("bash-completion/completions/{name}"),
+            format!("zsh/vendor-completions/_{name}"),
+            format!("fish/vendor_completions.d/{name}.fish"),
+        ] {
+            let length = std::fs::metadata(root.join("usr/share").join(&shared)).expect(&shared).len();
+            assert!(length > 100, "{shared}: {length} bytes");
+        }
+    }
+    let unit = std::fs::read_to_string(root.join("lib/systemd/system/lockd.service")).expect("the unit");
+    for prefix in ["ExecStart=", "ExecReload="] {
+        let program = line(&unit, prefix).split(' ').next().expect("a program");
+        assert!(root.join(program.trim_start_matches('/')).exists(), "{program}");
+    }
+    for name in ["postinst", "prerm", "postrm"] {
+        run(Path::new("sh"), &["-n".as_ref(), root.join("DEBIAN").join(name).as_ref()]);
+    }
 }

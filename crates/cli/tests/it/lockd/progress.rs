@@ -39,7 +39,7 @@ fn a_large_document_is_counted_there_and_back() {
         assert_eq!(count(), (0, 0), "small requests are not counted");
         lease.update_state(document.clone(), &Conditions::default()).await.expect("room");
         assert_eq!(count(), (bytes, bytes));
-        let read = lease.get_state().await.expect("it is there");
+        let read = lease.read_state().await.expect("it is there");
         assert_eq!(read.document.as_deref(), Some(document.as_bytes()));
         assert_eq!(count(), (2 * bytes, 2 * bytes));
     });

@@ -301,3 +301,111 @@ fn refused_handshakes_and_operators_acts_are_logged_with_serial_and_address() {
         assert!(line.contains(wanted), "{wanted}: {line}");
     }
 }
+
+/// The log said that an operator had revoked, paused or set something, and not whose.
+#[test]
+fn operators_acts_are_logged_with_their_target() {
+    let mut world = World::new(&[]);
+    let mut operator = world.server.connect(&world.path("data/client.pem"));
+    let body = r#"{"namespace":"team","agent_id":"coder","session_id":"s","intents":[
+        {"predicate":"MUTATES","object":"FILE:/a"},{"predicate":"MUTATES","object":"FILE:/b"}]}"#;
+    let (status, granted) = operator.ask("POST", "/v1/manifest", body).expect("a response");
+    assert_eq!(status, 200, "{granted}");
+    let granted: serde_json::Value = serde_json::from_str(&granted).expect("JSON");
+    let lease = granted["public_id"].as_str().expect("an id");
+    let of_lease = [
+        format!("target.lease={lease}"),
+        r#"target.namespace="team""#.into(),
+        r#"target.identity="operator""#.into(),
+        r#"target.agent="coder""#.into(),
+        r#"target.resource="FILE:/a""#.into(),
+        "target.resources=2".into(),
+    ];
+    let of_lease: Vec<&str> = of_lease.iter().map(String::as_str).collect();
+    let never = "L-000000000000000000000000000000ff";
+    let acts: &[(&str, String, &str, &[&str])] = &[
+        (
+            "POST",
+            "/v1/pause".into(),
+            r#"{"identity":"ada","paused":true}"#,
+            &[r#"target.namespace="*""#, r#"target.identity="ada""#, "target.paused=true"],
+        ),
+        (
+            "POST",
+            "/v1/pause".into(),
+            r#"{"namespace":"team","agent_id":"coder","paused":false}"#,
+            &[r#"target.namespace="team""#, r#"target.agent="coder""#, "target.paused=false"],
+        ),
+        (
+            "POST",
+            "/v1/agents/coder/state".into(),
+            r#"{"namespace":"team","state":"PAUSED"}"#,
+            &[r#"target.namespace="team""#, r#"target.agent="coder""#, "target.paused=true"],
+        ),
+        (
+            "PUT",
+            "/v1/quotas".into(),
+            r#"{"namespace":"team","max_leases":7}"#,
+            &[r#"target.namespace="team""#, r#"target.identity="*""#],
+        ),
+        ("POST", format!("/v1/leases/{lease}/revoke"), "", &of_lease),
+        ("POST", format!("/v1/leases/{lease}/reclaim"), "", &of_lease),
+        (
+            "POST",
+            format!("/v1/leases/{never}/revoke"),
+            "",
+            &["target.lease=L-000000000000000000000000000000ff"],
+        ),
+        (
+            "POST",
+            "/v1/revoke".into(),
+            r#"{"namespace":"team","identity":"ada"}"#,
+            &[r#"target.namespace="team""#, r#"target.identity="ada""#],
+        ),
+        ("DELETE", "/v1/namespaces/team".into(), "", &[r#"target.namespace="team""#]),
+    ];
+    for (method, path, body, wanted) in acts {
+        let (status, reply) = operator.ask(method, path, body).expect("a response");
+        assert_eq!(status, if path.contains(never) { 410 } else { 200 }, "{path}: {reply}");
+        let line = world.server.log.wait_for("operator's act");
+        for part in wanted.iter().chain(&[path.as_str()]) {
+            assert!(line.contains(part), "{part}: {line}");
+        }
+    }
+}
+
+/// A client that tried what it may not do left a line only at the level `debug`.
+#[test]
+fn refused_requests_are_logged_and_ended_leases_do_not_suppress_them() {
+    let mut world = World::new(&[]);
+    let worker = world.client("worker");
+    let mut connection = world.server.connect(&worker);
+    let (_, lease) = connection.ask("POST", "/v1/acquire", r#"{"key":"k"}"#).expect("a response");
+    let lease: serde_json::Value = serde_json::from_str(&lease).expect("JSON");
+    let lease_id = lease["lease_id"].as_str().expect("a credential");
+    let headers = format!("x-lease-id: {lease_id}\r\nx-fencing-token: 1\r\n");
+    for _ in 0..20 {
+        let (status, reply) =
+            connection.send("POST", "/v1/update_state?key=k", &headers, "{}").expect("a response");
+        assert_eq!(status, 403, "{reply}");
+    }
+    let (status, reply) = connection.ask("GET", "/v1/quotas?limit=17", "").expect("a response");
+    assert_eq!(status, 403, "{reply}");
+    let line = world.server.log.wait_for(r#"path="/v1/quotas""#);
+    for part in [
+        "INFO",
+        "request refused",
+        r#"identity="worker""#,
+        &format!("serial={}", serial(&worker)),
+        "address=127.0.0.1:",
+        "method=GET",
+        "status=403",
+        r#"code="forbidden""#,
+    ] {
+        assert!(line.contains(part), "{part}: {line}");
+    }
+    assert!(!line.contains("limit"), "the query is not logged: {line}");
+    let seen = world.server.log.seen();
+    assert!(seen.contains(r#"code="fencing_mismatch""#), "{seen}");
+    assert!(!seen.contains(lease_id), "no credential is logged: {seen}");
+}

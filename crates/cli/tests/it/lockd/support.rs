@@ -6,11 +6,11 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
 use engine::internals::record::Record;
-use engine::internals::recovery::snapshot_name;
+use engine::internals::recovery::{apply_batch, snapshot_name};
 use engine::internals::snapshot;
 use kernel::{Action, Identity, Lsn, Time};
 use serde_json::Value;
-use store::disk::{DiskDir, DiskLog, LogOptions, StoreFile};
+use store::disk::{DiskDir, DiskLog, LogItem, LogOptions, StoreFile, StoreView};
 use store::fs::RealFs;
 use store::{BlobStore, LogStore, LsnRange, Seq};
 
@@ -51,6 +51,7 @@ pub(crate) struct TestStore {
 impl TestStore {
     pub(crate) fn new() -> TestStore {
         let dir = tempfile::tempdir().expect("a directory");
+        std::fs::write(dir.path().join("store.key"), [7; 32]).expect("writable");
         let made = StoreFile { store_id: 5, shards: 2 };
         let store = DiskDir::open(dir.path(), made, &[7; 32], true).expect("a store");
         TestStore { dir, store }
@@ -72,15 +73,28 @@ impl TestStore {
         log.append(log.bounds().next, lsns, &payload).expect("room");
     }
 
-    /// Writes a snapshot of an empty state, as if it contained all batches of a shard before `next`.
+    /// Writes a snapshot of all batches of a shard before `next`.
     pub(crate) fn snapshot(&self, shard: u32, next: u64) -> PathBuf {
         let blobs = self.store.blobs().expect("a directory");
         let name = snapshot_name(kernel::Shard(shard), Seq(next));
         let mut writer = blobs.create(&name).expect("a new name");
-        let state = kernel::Kernel::new().snapshot();
+        let state = self.state(shard, next).snapshot();
         snapshot::write(&state, Seq(next), &mut |bytes| writer.write(bytes)).expect("space");
         writer.finish().expect("space");
         self.dir.path().join("blob/by-name").join(name.as_str())
+    }
+
+    /// The state after all batches of a shard before `next`.
+    fn state(&self, shard: u32, next: u64) -> kernel::Kernel {
+        let mut kernel = kernel::Kernel::new();
+        let view = StoreView::open(self.dir.path()).expect("a store");
+        let mut log = view.log(shard).expect("a log");
+        while let Ok(LogItem::Batch(batch)) = log.read_next() {
+            if batch.seq.0 < next {
+                apply_batch(&mut kernel, &batch).expect("it begins with an open");
+            }
+        }
+        kernel
     }
 
     /// The first segment of the first shard.
@@ -112,11 +126,34 @@ pub(crate) fn record(lsn: u64, identity: Option<&str>, action: Action) -> Record
     Record { lsn: Lsn(lsn), now: Time(lsn * 10), correlation: 0, command, document: None }
 }
 
-/// Three batches of two ticks: LSNs 1 to 6.
+/// The first record of a log.
+fn opening(lsn: u64) -> Record {
+    let open = kernel::Open {
+        store: kernel::Store { shards: 2, ..kernel::Store::default() },
+        writer: 1,
+        term: 1,
+        clocks: kernel::ClockReading::default(),
+        kernel_version: kernel::KERNEL_VERSION,
+        limits: kernel::Limits::default(),
+        slots: kernel::Slots::ALL,
+    };
+    record(lsn, None, Action::Open(open))
+}
+
+/// A record that a replay applies: the `open` at LSN 1, and then grants.
+pub(crate) fn applied(lsn: u64) -> Record {
+    if lsn == 1 {
+        return opening(lsn);
+    }
+    let request = sim::fixture::grant(sim::fixture::key(&format!("k{lsn}")), kernel::Span(300_000));
+    record(lsn, Some("ada"), Action::Acquire(request))
+}
+
+/// Three batches of two records, an `open` and five grants: LSNs 1 to 6.
 pub(crate) fn ticking() -> TestStore {
     let store = TestStore::new();
     for first in [1, 3, 5] {
-        store.append(0, &[record(first, None, Action::Tick), record(first + 1, None, Action::Tick)]);
+        store.append(0, &[applied(first), applied(first + 1)]);
     }
     store
 }

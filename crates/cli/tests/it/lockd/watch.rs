@@ -29,7 +29,7 @@ fn every_change_is_a_line_and_a_renewal_is_none() {
     assert!(line.ends_with("Z free, never used: key=orders"), "{line}");
     let acquire = "lockd client acquire --owner ada --ttl 300s orders";
     let exports = server.sh(acquire).stdout;
-    assert!(next(&mut lines).contains(" held key=orders owner=ada public_id=L-"));
+    assert!(next(&mut lines).contains(" held key=orders holder=anonymous owner=\"ada\" public_id=L-"));
     server.sh(&format!(
         "{exports}\nlockd client keepalive; lockd client keepalive; echo 1 | lockd client update"
     ));

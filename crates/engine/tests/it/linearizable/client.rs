@@ -169,7 +169,7 @@ impl<'a> Client<'a> {
             let learned = observe(&recorder, &request, invoked, request.result(&reply));
             delivery.settle(send.send(learned).is_ok());
         });
-        let submission = Submission { correlation: 2, document, wait, ..Submission::new(command, to) };
+        let submission = Submission { origin: 2.into(), document, wait, ..Submission::new(command, to) };
         self.engine.sequencer().submit(submission);
         pending
     }

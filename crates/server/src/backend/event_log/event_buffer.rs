@@ -66,6 +66,8 @@ pub(crate) enum EventKind {
 #[derive(Debug)]
 pub(crate) struct BufferedEvent {
     pub(crate) id: EventId,
+    /// When it was recorded, by the server's wall clock.
+    pub(crate) unix_ms: u64,
     pub(crate) kind: EventKind,
     /// Set when the event is first read; `None` if the lease's history was deleted by then.
     pub(crate) subject: OnceLock<Option<Subject>>,
@@ -114,28 +116,31 @@ impl Default for EventBuffer {
 }
 
 impl EventBuffer {
-    pub(crate) fn record(&self, events: &[(Lsn, Vec<Event>)]) {
+    pub(crate) fn record(&self, events: &[(Lsn, Vec<Event>)], unix_ms: u64) {
         let all =
             events.iter().flat_map(|(lsn, events)| events.iter().zip(0..).map(move |event| (*lsn, event)));
-        self.append(all.filter_map(|(lsn, (event, index))| {
-            let shard = lease_of(event)?.shard;
-            Some((EventId { lsn, index, shard }, EventKind::Lease(event.clone())))
-        }));
+        self.append(
+            all.filter_map(|(lsn, (event, index))| {
+                let shard = lease_of(event)?.shard;
+                Some((EventId { lsn, index, shard }, EventKind::Lease(event.clone())))
+            }),
+            unix_ms,
+        );
     }
 
     /// A conflict has no record in the log: its id follows that of the shard's last event.
-    pub(crate) fn record_contention(&self, shard: Shard, contended: &Arc<ContentionEvent>) {
+    pub(crate) fn record_contention(&self, shard: Shard, contended: &Arc<ContentionEvent>, unix_ms: u64) {
         let (lsn, index) = match self.state().ids.get(&shard) {
             Some((last, next)) if *last >= contended.after => (*last, *next),
             _ => (contended.after, 0),
         };
-        self.append(std::iter::once((
-            EventId { lsn, index, shard },
-            EventKind::Contention(Arc::clone(contended)),
-        )));
+        self.append(
+            std::iter::once((EventId { lsn, index, shard }, EventKind::Contention(Arc::clone(contended)))),
+            unix_ms,
+        );
     }
 
-    fn append(&self, new: impl Iterator<Item = (EventId, EventKind)>) {
+    fn append(&self, new: impl Iterator<Item = (EventId, EventKind)>, unix_ms: u64) {
         let mut state = self.state();
         for (id, kind) in new {
             state.ids.insert(id.shard, (id.lsn, id.index + 1));
@@ -143,7 +148,7 @@ impl EventBuffer {
             if state.entries.len() == EVENTS_MAX {
                 state.entries.pop_front();
             }
-            state.entries.push_back(Arc::new(BufferedEvent { id, kind, subject: OnceLock::new() }));
+            state.entries.push_back(Arc::new(BufferedEvent { id, unix_ms, kind, subject: OnceLock::new() }));
         }
         drop(state);
         // A subscriber that comes after this check reads the buffer before it waits.
@@ -193,18 +198,8 @@ impl EventBuffer {
 
 /// The lease of an event; `None` for events that subscribers do not get.
 pub(crate) fn lease_of(event: &Event) -> Option<kernel::LeaseId> {
-    match event {
-        Event::Granted(lease, _)
-        | Event::Rebound(lease, _)
-        | Event::Released(lease)
-        | Event::Expired { lease, .. }
-        | Event::Revoked(lease)
-        | Event::Reclaimed(lease)
-        | Event::Committed { lease, .. }
-        | Event::Removed { lease, .. } => Some(*lease),
-        // An activation: the grant was sent with the reservation. A drop with its namespace: under no lease.
-        Event::Activated(_) | Event::Dropped { .. } => None,
-    }
+    // The grant was sent with the reservation.
+    event.lease().filter(|_| !matches!(event, Event::Activated(_)))
 }
 
 #[cfg(test)]
@@ -214,7 +209,7 @@ mod tests {
 
     fn granted(buffer: &EventBuffer, shard: u32, lsn: u64) {
         let lease = LeaseId { shard: Shard(shard), lsn: Lsn(lsn) };
-        buffer.record(&[(Lsn(lsn), vec![Event::Granted(lease, Token(lsn))])]);
+        buffer.record(&[(Lsn(lsn), vec![Event::Granted(lease, Token(lsn))])], lsn);
     }
 
     fn id(text: &str) -> EventId {

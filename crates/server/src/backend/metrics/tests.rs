@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 use std::time::Duration;
 
+use engine::limits::LimitUsage;
 use engine::observe::Measure;
 use kernel::Shard;
 use store::{Bounds, Seq};
@@ -12,6 +13,8 @@ use super::{Metrics, RouteMetrics};
 use crate::backend::certificate_dates::{CertificateDate, CertificateUse};
 
 const PAGE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/reference/metrics.md");
+
+mod dashboard;
 
 #[derive(Default)]
 struct MetricFamily {
@@ -40,20 +43,26 @@ fn rows(text: &str) -> BTreeMap<String, MetricFamily> {
     rows
 }
 
-fn page() -> String {
+/// Every metric, each with a sample.
+fn families() -> BTreeMap<String, MetricFamily> {
     let metrics = Metrics::new();
     RouteMetrics::new("/v1/acquire").responded(&metrics, 200, Duration::from_millis(1));
     let bounds = Bounds { floor: Seq(0), next: Seq(1) };
     metrics.measured(Shard(0), Measure::Append { took: Duration::from_millis(1), bytes: 1, bounds });
     let (name, file) = (String::new(), String::new());
     metrics.certificates(&[CertificateDate { which: CertificateUse::Server, name, not_after: 1, file }], 0);
+    metrics.limits(&[LimitUsage { name: "lease_bytes_max", used: 1, max: 2 }]);
+    rows(&metrics.text(&[]))
+}
+
+fn page() -> String {
     let mut page = String::from(
         "# Metrics\n\n`GET /metrics`, in the OpenMetrics text format. Names and labels are stable: metrics are added, and not\n\
          renamed. A counter's samples end in `_total`; a histogram's in `_bucket`, `_sum` and `_count`.\n\n\
          This page is generated: `UPDATE_DOCS=1 cargo test -p lockd-server metrics`.\n\n\
          | metric | type | labels | meaning |\n|---|---|---|---|\n",
     );
-    for (name, MetricFamily { kind, help, labels }) in rows(&metrics.text(&[])) {
+    for (name, MetricFamily { kind, help, labels }) in families() {
         let labels: Vec<String> = labels.iter().map(|label| format!("`{label}`")).collect();
         writeln!(page, "| `{name}` | {kind} | {} | {help} |", labels.join(", "))
             .expect("writing to a string");

@@ -12,6 +12,7 @@ use system::file;
 use super::{StoreBackend, StoreParts, StoreUrl, TornTail, random_bytes};
 use crate::backend::boot_error::BootError;
 use crate::backend::credential::StoreKey;
+use crate::backend::disk_space::{DiskSpace, needed_by_new_store};
 use crate::backend::open_options::OpenOptions;
 use crate::backend::private_files::{check_private, private_dir};
 
@@ -39,6 +40,7 @@ impl StoreBackend for DiskBackend {
         private_dir(path)?;
         let locked = LockedDir::lock(path, options.allow_network)?;
         if locked.is_new()? {
+            check_space(path, options.shards)?;
             create_key(&key_path, random)?;
         }
         check_private(&key_path)?;
@@ -61,6 +63,17 @@ impl StoreBackend for DiskBackend {
 
     fn directory(&self) -> Option<&Path> {
         Some(&self.path)
+    }
+}
+
+/// Refuses a filesystem on which a new store could not grant a lease. One that does not know its free space passes.
+fn check_space(path: &Path, shards: u32) -> Result<(), BootError> {
+    let needed = needed_by_new_store(shards);
+    match DiskSpace::of(path) {
+        Ok(DiskSpace { size, free }) if size > 0 && free < needed => {
+            Err(BootError::DiskTooSmall { path: path.to_path_buf(), needed, free })
+        }
+        _ => Ok(()),
     }
 }
 

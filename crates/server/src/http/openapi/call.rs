@@ -60,7 +60,7 @@ pub(crate) struct ApiCall {
     pub(crate) schemas: Vec<(String, RefOr<Schema>)>,
     /// Without it, a query is refused.
     pub(crate) takes_query: bool,
-    name: &'static str,
+    pub(crate) name: &'static str,
     tag: &'static str,
     summary: &'static str,
     description: &'static str,
@@ -124,9 +124,9 @@ impl ApiCall {
         }
     }
 
-    /// Whether it is an operator's act, which is logged.
+    /// Whether it is an operator's act if an operator calls it; such acts are logged.
     pub(crate) fn is_operator_act(&self) -> bool {
-        self.tag == "operators" && self.method != HttpMethod::Get
+        (self.tag == "operators" && self.method != HttpMethod::Get) || self.name == "set_agent"
     }
 
     /// Tag, operation id and summary.
@@ -357,9 +357,9 @@ pub(crate) struct HeaderText(#[expect(dead_code, reason = "used as a schema only
 #[schema(value_type = u64, maximum = 18_446_744_073_709_551_615_usize)]
 pub(crate) struct HeaderNumber(#[expect(dead_code, reason = "used as a schema only")] u64);
 
-/// Hash of a document, quoted or bare; empty requires that there is none.
+/// Hash of a document, quoted or bare; empty requires that there is none. Any other text matches no document.
 #[derive(ToSchema)]
-#[schema(pattern = r#"^("[0-9a-fA-F]{64}"|[0-9a-fA-F]{64}|"")?$"#)]
+#[schema(max_length = 256, pattern = "^[ -~]*$")]
 pub(crate) struct HeaderEtag(#[expect(dead_code, reason = "used as a schema only")] String);
 
 /// Position of an event; empty if none was received yet.

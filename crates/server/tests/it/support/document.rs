@@ -176,6 +176,10 @@ fn matches(pattern: &str, text: &str) -> bool {
         "^[A-Z][A-Z0-9_]{0,31}$" => {
             text.starts_with(|first: char| first.is_ascii_uppercase()) && text.len() <= 32
         }
+        "^A-[A-Za-z0-9_-]{96}$" => {
+            let is_part = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'-');
+            text.len() == 98 && text.starts_with("A-") && text[2..].bytes().all(is_part)
+        }
         credential if credential.ends_with("[AQgw]$") => {
             let parts: Vec<&str> = text.split('.').collect();
             parts.len() == 3 && public(parts[0]) && parts[1].parse::<u64>().is_ok() && parts[2].len() == 22

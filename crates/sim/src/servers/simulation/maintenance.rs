@@ -149,7 +149,7 @@ impl ServerSimulation<'_> {
         let _ = server.read_versions(vec![("KEY:a", None)]);
         let first = RequestNumber::MAX / 2;
         let submitted = commands.into_iter().zip(first..).try_for_each(|(command, number)| {
-            let request = ServerRequest { number, command, document: None, wait: None };
+            let request = ServerRequest { number, command, document: None, wait: None, attempt: None };
             server.submit(request, &mut ledger)
         });
         let result = submitted.and_then(|()| server.settle(&mut self.rng, &mut ledger));

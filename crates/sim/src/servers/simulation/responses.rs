@@ -10,10 +10,11 @@ use super::{ClientRequest, ServerSimulation};
 use crate::properties::ResponseTime;
 use crate::servers::clock::TrueTime;
 use crate::servers::outbox::PublishedReply;
-use crate::servers::server::{Server, ServerError};
+use crate::servers::server::{RequestNumber, Server, ServerError};
 
 /// A response that a server has written.
 pub(super) struct WrittenResponse {
+    number: RequestNumber,
     request: ClientRequest,
     reply: Reply,
     delivery: Delivery,
@@ -67,7 +68,8 @@ impl ServerSimulation<'_> {
         let checked = self.properties.responded(number, &reply, !is_lost, written);
         checked.map_err(ServerError::Violation)?;
         let delay = if self.rng.one_in(4) { self.rng.below(2000) } else { 0 };
-        let response = WrittenResponse { request, reply, delivery, is_lost, writer: self.writers, lease };
+        let response =
+            WrittenResponse { number, request, reply, delivery, is_lost, writer: self.writers, lease };
         self.responses.push((TrueTime(self.now.0 + delay), response));
         Ok(())
     }
@@ -79,11 +81,11 @@ impl ServerSimulation<'_> {
         self.responses = left;
         let due: Vec<(TrueTime, WrittenResponse)> = due;
         for (_, response) in due {
-            let WrittenResponse { request, reply, delivery, is_lost, writer, lease } = response;
+            let WrittenResponse { number, request, reply, delivery, is_lost, writer, lease } = response;
             delivery.settle(!is_lost);
             if !is_lost {
                 self.delivered.extend(granted(&reply));
-                self.receive(&request, &reply);
+                self.receive(number, &request, &reply, writer == self.writers);
             } else if let Some(lease) = lease {
                 self.stats.undelivered += 1;
                 // A server that has ended retracts nothing.
@@ -118,7 +120,9 @@ impl ServerSimulation<'_> {
         Ok(())
     }
 
-    fn receive(&mut self, request: &ClientRequest, reply: &Reply) {
+    /// `is_current`: the server that wrote it runs.
+    fn receive(&mut self, number: RequestNumber, request: &ClientRequest, reply: &Reply, is_current: bool) {
+        let at = (self.now, is_current);
         let client = &mut self.clients[request.client];
         match reply {
             Err(
@@ -133,17 +137,23 @@ impl ServerSimulation<'_> {
             ) => {
                 return;
             }
+            Err(Unavailable::Dismissed(attempt)) => {
+                client.blocked(number, &request.command, request.presented, *attempt, at);
+            }
             Ok(Decision::Outcome(
                 Outcome::Applied(Response::Granted(granted), _)
                 | Outcome::Unchanged(Response::Granted(granted)),
-            )) => client.granted(granted, lease_request_of(&request.command).map(|grant| &grant.bundle)),
+            )) => {
+                let bundle = lease_request_of(&request.command).map(|grant| &grant.bundle);
+                client.granted(granted, bundle, request.presented);
+            }
             Ok(Decision::Outcome(Outcome::Applied(Response::Released, _))) => {
                 if let Action::Release(held) = &request.command.action {
                     client.released(held.lease);
                 }
             }
-            Ok(Decision::Blocked(blocked)) if blocked.advice == Advice::Die => {
-                client.died(lease_request_of(&request.command).and_then(|grant| grant.attempt));
+            Ok(Decision::Blocked(blocked)) => {
+                client.blocked(number, &request.command, request.presented, blocked.attempt, at);
             }
             Ok(_) => {}
         }

@@ -178,8 +178,9 @@ const DOCUMENTS: [Example; 8] = [
     ),
 ];
 
-const ADMINISTRATION: [Example; 13] = [
+const ADMINISTRATION: [Example; 14] = [
     example("describe", READ, 200, r#"@"/v1/describe?key=orders""#),
+    example("keys", READ, 200, r#"@"/v1/keys?prefix=ord&limit=10""#),
     example("leases", READ_SOME, 200, r#"@"/v1/leases?namespace=default&limit=10""#),
     noted(
         example("lease", READ, 200, r#"@"/v1/leases/$PUBLIC_ID""#),

@@ -1,0 +1,82 @@
+//! A server for control runs: it accepts every request over mutual TLS, and does nothing for it.
+//!
+//! An attacker that talks to it uses the machine as it does during an attack: its threads, its handshakes, its requests
+//! and bytes. A well-behaved client of another server then shows what the attacker's use of the processor alone costs.
+//!
+//! **What is absent.** Leases, a disk, limits. Every request is granted the same lease; a request that would wait gets no
+//! response.
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::path::Path;
+use std::sync::Arc;
+
+use identity::{Denylist, ServerBundle, ServerTls, SharedDenylist};
+use tokio_rustls::rustls::time_provider::DefaultTimeProvider;
+use tokio_rustls::rustls::{ServerConfig, ServerConnection, StreamOwned};
+
+/// The response to every request.
+const GRANTED: &str = r#"{"lease_id":"L-00000000000000000000000000000001.1.AAAAAAAAAAAAAAAAAAAAAA"}"#;
+
+/// A listening sink. Its threads end with their connections, and with the process of the test.
+pub(crate) struct Sink {
+    pub(crate) address: String,
+}
+
+impl Sink {
+    /// Listens with the identity of a server.
+    pub(crate) fn start(server_file: &Path) -> Sink {
+        let text = std::fs::read_to_string(server_file).expect("made by the server");
+        let bundle = ServerBundle::parse(&text).expect("sound");
+        let denylist = Arc::new(SharedDenylist::new(Denylist::default()));
+        let tls = ServerTls::new(&bundle, denylist, Arc::new(DefaultTimeProvider)).expect("sound");
+        let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
+        let address = listener.local_addr().expect("bound").to_string();
+        std::thread::spawn(move || {
+            for stream in listener.incoming().map_while(Result::ok) {
+                let config = tls.config();
+                std::thread::spawn(move || drop(answer(stream, config)));
+            }
+        });
+        Sink { address }
+    }
+}
+
+/// Serves one connection until its client closes it.
+fn answer(stream: TcpStream, config: Arc<ServerConfig>) -> std::io::Result<()> {
+    let connection = ServerConnection::new(config).map_err(std::io::Error::other)?;
+    let mut stream = BufReader::new(StreamOwned::new(connection, stream));
+    loop {
+        let Some(length) = read_head(&mut stream)? else { return discard(&mut stream) };
+        let mut body = String::new();
+        (&mut stream).take(length).read_to_string(&mut body)?;
+        if body.len() as u64 == length && !body.contains("block_seconds") {
+            let response = format!("HTTP/1.1 200 OK\r\ncontent-length: {}\r\n\r\n{GRANTED}", GRANTED.len());
+            stream.get_mut().write_all(response.as_bytes())?;
+        }
+    }
+}
+
+/// Reads the head of a request. Returns the length of its body; nothing for HTTP/2.
+fn read_head(stream: &mut impl BufRead) -> std::io::Result<Option<u64>> {
+    let mut length = 0;
+    loop {
+        let mut line = String::new();
+        if stream.read_line(&mut line)? == 0 {
+            return Err(std::io::ErrorKind::UnexpectedEof.into());
+        }
+        if line.starts_with("PRI ") {
+            return Ok(None);
+        }
+        if let Some(text) = line.to_ascii_lowercase().strip_prefix("content-length:") {
+            length = text.trim().parse().map_err(std::io::Error::other)?;
+        }
+        if line == "\r\n" {
+            return Ok(Some(length));
+        }
+    }
+}
+
+fn discard(stream: &mut impl Read) -> std::io::Result<()> {
+    std::io::copy(stream, &mut std::io::sink()).map(drop)
+}

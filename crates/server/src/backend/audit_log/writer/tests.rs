@@ -1,0 +1,181 @@
+//! The queue and the writer with a disk that is full, slow, or gone.
+
+use std::sync::Mutex;
+
+use serde_json::Value;
+
+use super::super::line::{AuditItem, ServerEvent};
+use super::*;
+
+/// How long a test waits for the writer.
+const DEADLINE: Duration = Duration::from_secs(20);
+
+/// A file in memory that takes nothing while it is full.
+#[derive(Clone, Default)]
+struct TestDisk(Arc<Mutex<DiskState>>);
+
+#[derive(Default)]
+struct DiskState {
+    is_full: bool,
+    attempts: usize,
+    lines: Vec<u8>,
+}
+
+impl AuditSink for TestDisk {
+    fn append(&mut self, lines: &[u8]) -> io::Result<()> {
+        let mut disk = self.0.lock().expect("no panic");
+        disk.attempts += 1;
+        if disk.is_full {
+            return Err(io::ErrorKind::StorageFull.into());
+        }
+        disk.lines.extend_from_slice(lines);
+        Ok(())
+    }
+
+    fn sync(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+
+    fn name(&self) -> String {
+        "test".into()
+    }
+}
+
+impl TestDisk {
+    fn set_full(&self, is_full: bool) {
+        self.0.lock().expect("no panic").is_full = is_full;
+    }
+
+    fn attempts(&self) -> usize {
+        self.0.lock().expect("no panic").attempts
+    }
+
+    /// The lines, each as its store or its number of lost entries.
+    fn lines(&self) -> Vec<Value> {
+        let bytes = self.0.lock().expect("no panic").lines.clone();
+        let text = String::from_utf8(bytes).expect("UTF-8");
+        text.lines().map(|line| serde_json::from_str(line).expect("a whole line")).collect()
+    }
+}
+
+struct World {
+    disk: TestDisk,
+    queue: Arc<AuditQueue>,
+    metrics: Arc<Metrics>,
+}
+
+impl World {
+    /// A queue for `items` entries.
+    fn new(items: usize, is_full: bool) -> World {
+        let (disk, metrics) = (TestDisk::default(), Arc::new(Metrics::new()));
+        disk.set_full(is_full);
+        let queue = Arc::new(AuditQueue::new(items * item(0).bytes(), Arc::clone(&metrics)));
+        let mut writer = Writer {
+            sink: Box::new(disk.clone()),
+            queue: Arc::clone(&queue),
+            metrics: Arc::clone(&metrics),
+            wall: Arc::new(|| Duration::from_millis(1_794_855_903_250)),
+            interval: Duration::from_millis(1),
+            is_failing: false,
+            is_dirty: false,
+        };
+        std::thread::spawn(move || writer.run());
+        World { disk, queue, metrics }
+    }
+
+    fn push(&self, numbers: std::ops::Range<usize>) {
+        for number in numbers {
+            self.queue.push(std::iter::once(item(number)));
+        }
+    }
+
+    fn wait_for(&self, what: &str, is_so: impl Fn(&World) -> bool) {
+        let is_in_time = (0..DEADLINE.as_millis()).any(|_| {
+            std::thread::park_timeout(Duration::from_millis(1));
+            is_so(self)
+        });
+        assert!(is_in_time, "{what}: {:?}", self.disk.lines());
+    }
+
+    fn metric(&self, name: &str) -> u64 {
+        let text = self.metrics.text(&[]);
+        let value = text.lines().find_map(|line| line.strip_prefix(name)?.trim().parse().ok());
+        value.unwrap_or_else(|| panic!("no {name} in {text}"))
+    }
+}
+
+fn item(number: usize) -> AuditItem {
+    AuditItem::Server(0, ServerEvent::Started { store: number.to_string(), clean_stop: true })
+}
+
+fn stores(lines: &[Value]) -> Vec<usize> {
+    lines.iter().filter_map(|line| line["store"].as_str()?.parse().ok()).collect()
+}
+
+#[test]
+fn a_disk_that_is_full_for_a_while_costs_no_entry_while_the_queue_has_capacity() {
+    let world = World::new(100, true);
+    world.push(0..50);
+    world.wait_for("it is retried", |world| world.disk.attempts() > 3);
+    assert_eq!(world.disk.lines(), [] as [Value; 0]);
+    world.disk.set_full(false);
+    world.wait_for("all are written", |world| world.disk.lines().len() == 50);
+    assert_eq!(stores(&world.disk.lines()), (0..50).collect::<Vec<_>>());
+    assert_eq!(world.metric("lockd_audit_entries_total{result=\"lost\"}"), 0);
+    assert!(world.metric("lockd_audit_failures_total") > 2);
+    world.queue.close();
+    assert!(world.queue.wait_until_ended(DEADLINE));
+}
+
+/// The promise to an auditor: a file without a gap line is complete. Entries beyond the queue's capacity are counted, and
+/// the line with their number stands where they are missing.
+#[test]
+fn entries_that_do_not_fit_are_counted_and_marked_at_their_place() {
+    let world = World::new(10, true);
+    world.push(0..25);
+    world.wait_for("it is retried", |world| world.disk.attempts() > 3);
+    assert_eq!(world.metric("lockd_audit_entries_total{result=\"lost\"}"), 15);
+    world.disk.set_full(false);
+    // The writer may take the entries between two pushes: then there are several gap lines.
+    let lost = |lines: &[Value]| lines.iter().filter_map(|line| line["entries"].as_u64()).sum::<u64>();
+    world.wait_for("all are written", |world| lost(&world.disk.lines()) == 15);
+    world.wait_for("the queue is empty", |world| world.metric("lockd_audit_queue_bytes") == 0);
+    world.push(25..27);
+    world.wait_for("the next ones too", |world| stores(&world.disk.lines()).len() == 12);
+    let lines = world.disk.lines();
+    assert_eq!(stores(&lines), (0..10).chain(25..27).collect::<Vec<_>>());
+    let gaps = &lines[10..lines.len() - 2];
+    let is_gap = |line: &Value| line["kind"] == "gap" && line["event"] == "lost";
+    assert!(gaps.iter().all(is_gap) && lost(gaps) == 15, "{gaps:?}");
+    assert_eq!(world.metric("lockd_audit_entries_total{result=\"written\"}"), 12);
+    assert_eq!(world.metric("lockd_audit_queue_bytes"), 0);
+    world.queue.close();
+    assert!(world.queue.wait_until_ended(DEADLINE));
+}
+
+#[test]
+fn a_stop_on_a_full_disk_ends_and_counts_what_is_left() {
+    let world = World::new(10, true);
+    world.push(0..4);
+    world.wait_for("it is tried", |world| world.disk.attempts() > 0);
+    world.queue.close();
+    assert!(world.queue.wait_until_ended(DEADLINE));
+    assert_eq!(world.metric("lockd_audit_entries_total{result=\"lost\"}"), 4);
+    world.push(4..5);
+    assert_eq!(
+        world.metric("lockd_audit_entries_total{result=\"lost\"}"),
+        5,
+        "after the end nothing is taken"
+    );
+}
+
+#[test]
+fn a_name_cannot_break_a_line() {
+    let mut out = String::new();
+    let store = "a\nb\u{2028}c\u{85}d\"\u{1b}".to_string();
+    AuditItem::Server(0, ServerEvent::Started { store: store.clone(), clean_stop: false }).line(&mut out);
+    assert_eq!(out.matches(|c: char| c.is_control() || c == '\u{2028}').count(), 1, "{out:?}");
+    let line: Value = serde_json::from_str(&out).expect("JSON");
+    assert_eq!(line["store"].as_str(), Some(store.as_str()));
+    assert_eq!(line["time"].as_str(), Some("1970-01-01T00:00:00.000Z"));
+}
