@@ -155,7 +155,7 @@ impl Inner {
         self.begin();
         match self.fate(partitioned) {
             RequestFate::Normal => return self.execute(change),
-            RequestFate::Rejected(answer) => return Err(ObjectsError::new(answer, "injected fault")),
+            RequestFate::Rejected(kind) => return Err(ObjectsError::new(kind, "injected fault")),
             RequestFate::ResponseLost => drop(self.execute(change)),
             RequestFate::Delayed => {
                 let at = self.requests + 1 + self.rng.below(self.faults.delay_max.max(1));
@@ -173,8 +173,8 @@ impl Inner {
             return Err(timed_out());
         }
         if self.has_fault() {
-            let answers = [ObjectsErrorKind::Unavailable, ObjectsErrorKind::TimedOut];
-            return Err(ObjectsError::new(*self.rng.pick(&answers), "injected fault"));
+            let kinds = [ObjectsErrorKind::Unavailable, ObjectsErrorKind::TimedOut];
+            return Err(ObjectsError::new(*self.rng.pick(&kinds), "injected fault"));
         }
         Ok(&self.objects)
     }
@@ -246,7 +246,7 @@ mod tests {
         let results = (0..200).map(|n| {
             let name = format!("a/{}", n % 7);
             let result = if n % 3 == 0 { handle.delete(&name) } else { handle.put_if_absent(&name, &[n]) };
-            result.map_err(|error| error.answer)
+            result.map_err(|error| error.kind)
         });
         let results = results.collect();
         objects.heal();
@@ -262,13 +262,13 @@ mod tests {
     #[test]
     fn every_kind_of_response_occurs() {
         let (_, results) = run(1);
-        for answer in [
+        for kind in [
             ObjectsErrorKind::Taken,
             ObjectsErrorKind::Conflict,
             ObjectsErrorKind::Unavailable,
             ObjectsErrorKind::TimedOut,
         ] {
-            assert!(results.contains(&Err(answer)), "{answer:?}");
+            assert!(results.contains(&Err(kind)), "{kind:?}");
         }
         assert!(results.contains(&Ok(())));
     }
@@ -279,10 +279,10 @@ mod tests {
         let (partitioned, other) = (objects.handle(), objects.handle());
         partitioned.set_partitioned(true);
         assert_eq!(
-            partitioned.put_if_absent("a", b"delayed").map_err(|error| error.answer),
+            partitioned.put_if_absent("a", b"delayed").map_err(|error| error.kind),
             Err(ObjectsErrorKind::TimedOut)
         );
-        assert_eq!(other.get("a").map_err(|error| error.answer), Err(ObjectsErrorKind::NotFound));
+        assert_eq!(other.get("a").map_err(|error| error.kind), Err(ObjectsErrorKind::NotFound));
         for _ in 0..3 {
             let _ = other.head("b");
         }

@@ -19,14 +19,14 @@ use crate::port::{BlobName, BlobStore, BlobWriter, ErrorKind, StoreError};
 #[derive(Clone)]
 pub struct ObjectBlobs {
     objects: Arc<dyn Objects>,
-    patience: RetryPolicy,
+    policy: RetryPolicy,
     bytes_max: usize,
 }
 
 impl ObjectBlobs {
     /// Blobs of at most `bytes_max` bytes each.
-    pub fn new(objects: Arc<dyn Objects>, patience: RetryPolicy, bytes_max: usize) -> ObjectBlobs {
-        ObjectBlobs { objects, patience, bytes_max }
+    pub fn new(objects: Arc<dyn Objects>, policy: RetryPolicy, bytes_max: usize) -> ObjectBlobs {
+        ObjectBlobs { objects, policy, bytes_max }
     }
 
     fn request<T>(
@@ -36,7 +36,7 @@ impl ObjectBlobs {
         mut request: impl FnMut(&str) -> Result<T, ObjectsError>,
     ) -> Result<T, StoreError> {
         let object = names::blob(name);
-        self.patience.retry(|| request(&object)).map_err(|error| error.into_store_error(doing, &object))
+        self.policy.retry(|| request(&object)).map_err(|error| error.into_store_error(doing, &object))
     }
 
     /// Puts the blob. If the name is in use after a retry, checks whether an earlier attempt put it.
@@ -78,7 +78,7 @@ impl BlobStore for ObjectBlobs {
         let prefix = format!("{}{prefix}", names::BLOBS);
         let (mut blobs, mut after) = (Vec::new(), String::new());
         loop {
-            let page = self.patience.retry(|| self.objects.list(&prefix, &after));
+            let page = self.policy.retry(|| self.objects.list(&prefix, &after));
             let page = page.map_err(|error| error.into_store_error("listing blobs", &prefix))?;
             let names = page.names.iter().filter_map(|name| name.strip_prefix(names::BLOBS));
             blobs.extend(names.filter_map(BlobName::new));

@@ -31,7 +31,7 @@ use crate::port::{
 pub struct ObjectLog {
     pub(super) shard: ShardObjects,
     pub(super) index: SharedIndex,
-    standing: WriterRole,
+    role: WriterRole,
     pending: Option<PendingAppend>,
     /// Batches below the floor, not deleted yet.
     pub(super) to_delete: BTreeSet<Seq>,
@@ -74,17 +74,17 @@ impl ObjectLog {
     pub fn open(
         objects: Arc<dyn Objects>,
         options: ObjectOptions,
-        patience: RetryPolicy,
+        policy: RetryPolicy,
     ) -> Result<ObjectLog, StoreError> {
-        let shard = ShardObjects { objects, options, patience };
+        let shard = ShardObjects { objects, options, policy };
         let index = SharedIndex::new(shard.scan()?);
-        let (standing, pending) = (WriterRole::Reader, None);
-        Ok(ObjectLog { shard, index, standing, pending, to_delete: BTreeSet::new(), leftovers_found: false })
+        let (role, pending) = (WriterRole::Reader, None);
+        Ok(ObjectLog { shard, index, role, pending, to_delete: BTreeSet::new(), leftovers_found: false })
     }
 
     /// This writer's role.
     pub fn role(&self) -> WriterRole {
-        self.standing
+        self.role
     }
 
     /// Catches up with the batches of other writers. For a writer that does not own the log: a standby, or
@@ -92,7 +92,7 @@ impl ObjectLog {
     ///
     /// [`ErrorKind::Gone`] if the log was truncated past this writer's position: reopen it.
     pub fn catch_up(&mut self) -> Result<Bounds, StoreError> {
-        if !matches!(self.standing, WriterRole::Reader | WriterRole::Behind) || self.pending.is_some() {
+        if !matches!(self.role, WriterRole::Reader | WriterRole::Behind) || self.pending.is_some() {
             let what = "this writer may own the log, so it cannot catch up; reopen the log to follow another";
             return Err(StoreError::new(ErrorKind::Refused, what));
         }
@@ -103,12 +103,12 @@ impl ObjectLog {
             index.push(entry);
         }
         index.raise(floor);
-        self.standing = WriterRole::Reader;
+        self.role = WriterRole::Reader;
         Ok(index.bounds())
     }
 
     pub(super) fn check_not_deposed(&self) -> Result<(), StoreError> {
-        match self.standing {
+        match self.role {
             WriterRole::Deposed => {
                 Err(StoreError::new(ErrorKind::Taken, "another writer owns the log; reopen it to follow"))
             }
@@ -117,7 +117,7 @@ impl ObjectLog {
     }
 
     fn depose(&mut self, kind: ErrorKind, why: impl Into<String>) -> StoreError {
-        self.standing = WriterRole::Deposed;
+        self.role = WriterRole::Deposed;
         self.pending = None;
         StoreError::new(kind, why)
     }
@@ -140,7 +140,7 @@ impl ObjectLog {
 
     fn encode(&self, seq: Seq, lsns: LsnRange, payload: &[u8]) -> PendingAppend {
         let ObjectOptions { shard, store_id, writer } = self.shard.options;
-        let begins_tenure = self.standing != WriterRole::Owner;
+        let begins_tenure = self.role != WriterRole::Owner;
         let header = ObjectHeader { shard, store_id, writer, begins_tenure };
         let (frame, _) = encode_frame(seq, lsns, payload, self.index.lock().last_crc());
         let bytes = header.encode(&frame);
@@ -158,7 +158,7 @@ impl ObjectLog {
                 PutOutcome::Unknown(why) => why,
             };
             failed += 1;
-            if !self.shard.patience.backoff(failed) {
+            if !self.shard.policy.backoff(failed) {
                 let what = "the batch may or may not be in the log; append the same bytes again";
                 let what = format!("{what}: {why} seq={}", append.seq.0);
                 self.pending = Some(append);
@@ -171,10 +171,10 @@ impl ObjectLog {
         let name = names::batch(self.shard.options.shard, append.seq);
         match self.shard.objects.put_if_absent(&name, &append.bytes) {
             Ok(()) => PutOutcome::Ours,
-            Err(error) if error.answer == ObjectsErrorKind::Taken && planted!(ObjectNotReadBack) => {
+            Err(error) if error.kind == ObjectsErrorKind::Taken && planted!(ObjectNotReadBack) => {
                 PutOutcome::Theirs("unknown".into())
             }
-            Err(error) if matches!(error.answer, ObjectsErrorKind::Taken | ObjectsErrorKind::TimedOut) => {
+            Err(error) if matches!(error.kind, ObjectsErrorKind::Taken | ObjectsErrorKind::TimedOut) => {
                 self.read_back(&name, append)
             }
             Err(error) => PutOutcome::Unknown(error.to_string()),
@@ -211,15 +211,15 @@ impl ObjectLog {
             }
         }
         self.index.lock().push(append.entry);
-        self.standing = WriterRole::Owner;
+        self.role = WriterRole::Owner;
         Ok(())
     }
 
     fn lost(&mut self, seq: Seq, writer: &str) -> StoreError {
         let what = format!("another writer has this sequence number: seq={} writer={writer}", seq.0);
-        match self.standing {
+        match self.role {
             WriterRole::Reader => {
-                self.standing = WriterRole::Behind;
+                self.role = WriterRole::Behind;
                 StoreError::new(ErrorKind::Taken, what)
             }
             _ => self.depose(ErrorKind::Taken, what),
@@ -241,7 +241,7 @@ impl LogStore for ObjectLog {
     fn append(&mut self, seq: Seq, lsns: LsnRange, payload: &[u8]) -> Result<(), StoreError> {
         self.check_not_deposed()?;
         let next = self.bounds().next;
-        if seq != next || self.standing == WriterRole::Behind {
+        if seq != next || self.role == WriterRole::Behind {
             let what = format!("not the next sequence number: seq={} next={}", seq.0, next.0);
             return Err(StoreError::new(ErrorKind::Taken, what));
         }
@@ -279,16 +279,16 @@ impl LogStore for ObjectLog {
                 "the outcome of an append is unknown; retry it first",
             ));
         }
-        if self.standing != WriterRole::Owner {
+        if self.role != WriterRole::Owner {
             return Err(StoreError::new(ErrorKind::Refused, "only the owner of a log can confirm it"));
         }
         if planted!(ConfirmBlindly) {
             return Ok(());
         }
         let name = names::batch(self.shard.options.shard, self.bounds().next);
-        match self.shard.patience.retry(|| self.shard.objects.head(&name)) {
+        match self.shard.policy.retry(|| self.shard.objects.head(&name)) {
             Ok(_) => Err(self.depose(ErrorKind::Taken, "another writer has taken the log over; reopen it")),
-            Err(error) if error.answer == ObjectsErrorKind::NotFound => Ok(()),
+            Err(error) if error.kind == ObjectsErrorKind::NotFound => Ok(()),
             Err(error) => {
                 let error = error.into_store_error("confirming the log", &name);
                 Err(StoreError::new(ErrorKind::Undecided, error.what))

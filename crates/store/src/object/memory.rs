@@ -89,7 +89,7 @@ mod tests {
             objects.put_if_absent(name, b"beside").expect("a free name");
         }
         let taken = objects.put_if_absent("log/10", b"two").expect_err("in use");
-        assert_eq!((taken.answer, objects.get("log/10")), (ObjectsErrorKind::Taken, Ok(b"one".to_vec())));
+        assert_eq!((taken.kind, objects.get("log/10")), (ObjectsErrorKind::Taken, Ok(b"one".to_vec())));
 
         let (mut listed, mut after) = (Vec::new(), String::new());
         loop {

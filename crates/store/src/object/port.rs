@@ -59,28 +59,28 @@ pub enum ObjectsErrorKind {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ObjectsError {
     /// For callers that handle failures differently.
-    pub answer: ObjectsErrorKind,
+    pub kind: ObjectsErrorKind,
     /// The message for people.
     pub what: String,
 }
 
 impl ObjectsError {
     /// A failure with a message.
-    pub fn new(answer: ObjectsErrorKind, what: impl Into<String>) -> ObjectsError {
-        ObjectsError { answer, what: what.into() }
+    pub fn new(kind: ObjectsErrorKind, what: impl Into<String>) -> ObjectsError {
+        ObjectsError { kind, what: what.into() }
     }
 
     /// Whether a retry of the same request may succeed.
     pub fn is_transient(&self) -> bool {
         matches!(
-            self.answer,
+            self.kind,
             ObjectsErrorKind::Conflict | ObjectsErrorKind::Unavailable | ObjectsErrorKind::TimedOut
         )
     }
 
     /// Converts to a store failure, with the operation and the object's name or prefix.
     pub(super) fn into_store_error(self, doing: &str, name: &str) -> StoreError {
-        let kind = match self.answer {
+        let kind = match self.kind {
             ObjectsErrorKind::Taken => ErrorKind::Taken,
             ObjectsErrorKind::NotFound => ErrorKind::Gone,
             ObjectsErrorKind::Denied => ErrorKind::Refused,
@@ -94,7 +94,7 @@ impl ObjectsError {
 
 impl fmt::Display for ObjectsError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}: answer={:?}", self.what, self.answer)
+        write!(f, "{}: kind={:?}", self.what, self.kind)
     }
 }
 
@@ -176,8 +176,8 @@ mod tests {
     #[test]
     fn the_pause_can_stop_the_retries() {
         let mut tries = 0;
-        let patience = RetryPolicy::new(100, Arc::new(|_| ControlFlow::Break(())));
-        let failed = patience.retry(|| {
+        let policy = RetryPolicy::new(100, Arc::new(|_| ControlFlow::Break(())));
+        let failed = policy.retry(|| {
             tries += 1;
             Err::<(), _>(unavailable())
         });
@@ -186,13 +186,13 @@ mod tests {
 
     #[test]
     fn decided_failures_are_not_retried() {
-        for answer in [ObjectsErrorKind::Taken, ObjectsErrorKind::NotFound, ObjectsErrorKind::Denied] {
+        for kind in [ObjectsErrorKind::Taken, ObjectsErrorKind::NotFound, ObjectsErrorKind::Denied] {
             let mut tries = 0;
             let failed = RetryPolicy::without_pause(5).retry(|| {
                 tries += 1;
-                Err::<(), _>(ObjectsError::new(answer, "no"))
+                Err::<(), _>(ObjectsError::new(kind, "no"))
             });
-            assert_eq!((failed.map_err(|error| error.answer), tries), (Err(answer), 1));
+            assert_eq!((failed.map_err(|error| error.kind), tries), (Err(kind), 1));
         }
     }
 }

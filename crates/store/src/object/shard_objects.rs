@@ -33,7 +33,7 @@ pub struct ObjectOptions {
 pub(super) struct ShardObjects {
     pub(super) objects: Arc<dyn Objects>,
     pub(super) options: ObjectOptions,
-    pub(super) patience: RetryPolicy,
+    pub(super) policy: RetryPolicy,
 }
 
 /// The result of a scan: valid batches, and the damage at which it stopped, if any.
@@ -59,7 +59,7 @@ impl ShardObjects {
                 return Ok(index);
             }
             rounds += 1;
-            if !self.patience.backoff(rounds) {
+            if !self.policy.backoff(rounds) {
                 let what = "the log was truncated during each attempt to read it; retry";
                 return Err(StoreError::new(ErrorKind::Io, what));
             }
@@ -132,7 +132,7 @@ impl ShardObjects {
     ) -> Result<Vec<Seq>, StoreError> {
         let mut seqs = Vec::new();
         loop {
-            let page = self.patience.retry(|| self.objects.list(prefix, &after));
+            let page = self.policy.retry(|| self.objects.list(prefix, &after));
             let page = page.map_err(|error| error.into_store_error("listing objects", prefix))?;
             seqs.extend(page.names.iter().filter_map(|name| names::number(prefix, name)));
             match page.names.into_iter().next_back() {
@@ -148,7 +148,7 @@ impl ShardObjects {
             return Ok(Some(0));
         }
         let name = names::floor(self.options.shard, floor);
-        let Some(bytes) = optional(self.patience.retry(|| self.objects.get(&name)), &name)? else {
+        let Some(bytes) = optional(self.policy.retry(|| self.objects.get(&name)), &name)? else {
             return Ok(None);
         };
         let bytes = bytes.as_slice().try_into();
@@ -170,7 +170,7 @@ impl ShardObjects {
     /// The metadata of a batch, without its payload; `None` if there is no such object.
     pub(super) fn head(&self, seq: Seq) -> Result<Option<Entry>, StoreError> {
         let name = names::batch(self.options.shard, seq);
-        let bytes = self.patience.retry(|| self.objects.get_range(&name, 0, OBJECT_HEAD));
+        let bytes = self.policy.retry(|| self.objects.get_range(&name, 0, OBJECT_HEAD));
         let Some(bytes) = optional(bytes, &name)? else { return Ok(None) };
         let (header, frame) = decode_head(&bytes).map_err(|what| self.damaged(seq, what))?;
         self.check(seq, &header, &frame)?;
@@ -180,7 +180,7 @@ impl ShardObjects {
     /// A batch; `None` if there is no such object.
     pub(super) fn batch(&self, seq: Seq) -> Result<Option<(Entry, Batch)>, StoreError> {
         let name = names::batch(self.options.shard, seq);
-        let bytes = self.patience.retry(|| self.objects.get(&name));
+        let bytes = self.policy.retry(|| self.objects.get(&name));
         let Some(bytes) = optional(bytes, &name)? else { return Ok(None) };
         self.decode_batch(seq, &bytes).map(Some)
     }
@@ -221,7 +221,7 @@ impl Scan {
 fn optional<T>(result: Result<T, ObjectsError>, name: &str) -> Result<Option<T>, StoreError> {
     match result {
         Ok(found) => Ok(Some(found)),
-        Err(error) if error.answer == ObjectsErrorKind::NotFound => Ok(None),
+        Err(error) if error.kind == ObjectsErrorKind::NotFound => Ok(None),
         Err(error) => Err(error.into_store_error("reading an object", name)),
     }
 }

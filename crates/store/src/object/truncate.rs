@@ -44,9 +44,9 @@ impl ObjectLog {
     fn create_floor(&self, floor: Seq) -> Result<(), StoreError> {
         let name = names::floor(self.shard.options.shard, floor);
         let bytes = self.shard.encode_floor(floor, self.index.lock().chain_before(floor));
-        match self.shard.patience.retry(|| self.shard.objects.put_if_absent(&name, &bytes)) {
+        match self.shard.policy.retry(|| self.shard.objects.put_if_absent(&name, &bytes)) {
             // It does not matter which writer created it: a floor has the same contents for all.
-            Err(error) if error.answer != ObjectsErrorKind::Taken => {
+            Err(error) if error.kind != ObjectsErrorKind::Taken => {
                 Err(error.into_store_error("raising the log floor", &name))
             }
             _ => Ok(()),
@@ -86,7 +86,7 @@ impl ObjectLog {
     }
 
     fn delete(&self, name: &str) -> Result<(), StoreError> {
-        let deleted = self.shard.patience.retry(|| self.shard.objects.delete(name));
+        let deleted = self.shard.policy.retry(|| self.shard.objects.delete(name));
         deleted.map_err(|error: ObjectsError| error.into_store_error("deleting an object", name))
     }
 }

@@ -55,7 +55,7 @@ impl Objects for ScriptedObjects {
     fn put_if_absent(&self, name: &str, bytes: &[u8]) -> Result<(), ObjectsError> {
         match self.puts.lock().expect("not poisoned").pop() {
             None => self.inner.put_if_absent(name, bytes),
-            Some(PutPlan::Fail(answer)) => Err(ObjectsError::new(answer, "planned")),
+            Some(PutPlan::Fail(kind)) => Err(ObjectsError::new(kind, "planned")),
             Some(PutPlan::LoseResponse) => {
                 let _ = self.inner.put_if_absent(name, bytes);
                 Err(ObjectsError::new(ObjectsErrorKind::TimedOut, "planned"))
