@@ -8,10 +8,11 @@
 //! **What would break it.** A delayed request that is executed before a request that already has its response: a put
 //! would then succeed on a name that a response called taken.
 
+use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use store::object::{MemoryObjects, Objects, ObjectsError, ObjectsErrorKind, Page};
+use store::object::{MemoryObjects, ObjectUpload, Objects, ObjectsError, ObjectsErrorKind, Page};
 
 use crate::rng::Rng;
 
@@ -29,6 +30,13 @@ pub struct NetworkFaults {
 pub enum ObjectChange {
     /// An object was created.
     Put {
+        /// Its name.
+        name: String,
+        /// Its contents.
+        bytes: Vec<u8>,
+    },
+    /// An object was created or replaced: an upload in parts was completed.
+    Replace {
         /// Its name.
         name: String,
         /// Its contents.
@@ -88,6 +96,20 @@ impl SimObjects {
         inner.execute_delayed(u64::MAX);
     }
 
+    /// A copy of the store without faults, and without the objects whose names begin with `prefix`.
+    pub fn without(&self, prefix: &str) -> SimObjects {
+        let copy = SimObjects::new(0, NetworkFaults::default());
+        let (mut after, objects) = (String::new(), self.inner().objects.clone());
+        while let Some(page) = objects.list("", &after).ok().filter(|page| !page.names.is_empty()) {
+            for name in page.names.iter().filter(|name| !name.starts_with(prefix)) {
+                let bytes = objects.get(name).expect("it was listed");
+                copy.inner().objects.put(name, &bytes).expect("objects in memory");
+            }
+            after = page.names.last().expect("not empty").clone();
+        }
+        copy
+    }
+
     /// All changes, in the order of execution.
     pub fn journal(&self) -> Vec<ObjectChange> {
         self.inner().journal.clone()
@@ -123,6 +145,7 @@ impl Inner {
     fn execute(&mut self, change: ObjectChange) -> Result<(), ObjectsError> {
         match &change {
             ObjectChange::Put { name, bytes } => self.objects.put_if_absent(name, bytes)?,
+            ObjectChange::Replace { name, bytes } => self.objects.put(name, bytes)?,
             ObjectChange::Delete { name } if self.objects.head(name).is_ok() => self.objects.delete(name)?,
             ObjectChange::Delete { .. } => return Ok(()),
         }
@@ -232,6 +255,39 @@ impl Objects for SimHandle {
 
     fn delete(&self, name: &str) -> Result<(), ObjectsError> {
         self.change(ObjectChange::Delete { name: name.to_string() })
+    }
+
+    fn put(&self, name: &str, bytes: &[u8]) -> Result<(), ObjectsError> {
+        self.change(ObjectChange::Replace { name: name.to_string(), bytes: bytes.to_vec() })
+    }
+
+    fn begin_upload(&self, name: &str) -> Result<Box<dyn ObjectUpload>, ObjectsError> {
+        self.read(|_| Ok(()))?;
+        Ok(Box::new(SimUpload { handle: self.clone(), name: name.to_string(), parts: BTreeMap::new() }))
+    }
+
+    fn abort_old_uploads(&self, _: &str) -> Result<usize, ObjectsError> {
+        Ok(0)
+    }
+}
+
+/// An upload in parts. A part whose response is lost may have arrived; its retry replaces it.
+struct SimUpload {
+    handle: SimHandle,
+    name: String,
+    parts: BTreeMap<usize, Vec<u8>>,
+}
+
+impl ObjectUpload for SimUpload {
+    fn put_part(&mut self, number: usize, bytes: &[u8]) -> Result<(), ObjectsError> {
+        self.handle.read(|_| Ok(()))?;
+        self.parts.insert(number, bytes.to_vec());
+        Ok(())
+    }
+
+    fn complete(&mut self) -> Result<(), ObjectsError> {
+        let bytes: Vec<u8> = self.parts.values().flatten().copied().collect();
+        self.handle.put(&self.name, &bytes)
     }
 }
 

@@ -25,7 +25,6 @@ mod read_only;
 mod reader;
 mod recovery;
 mod spare;
-mod store_file;
 mod tail;
 
 pub use backup_lock::BackupHold;
@@ -35,5 +34,6 @@ pub use cut::{CutPlace, LogCut, cut};
 pub use dir::{DiskDir, LockedDir};
 pub use inspect::{LogItem, LogView, StoreView};
 pub use log::{DiskLog, LogOptions};
-pub use store_file::{Key, StoreFile};
 pub use tail::TornTail;
+
+pub use crate::store_file::{Key, StoreFile};

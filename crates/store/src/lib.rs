@@ -19,6 +19,7 @@ pub mod frame;
 pub mod private;
 pub mod fs;
 mod slot_map;
+mod store_file;
 pub mod disk;
 pub mod object;
 pub mod memory;
@@ -30,3 +31,4 @@ pub use port::{
     LogReader, LogStore, Lsn, LsnRange, Preparation, Seq, StoreError,
 };
 pub use slot_map::SlotMap;
+pub use store_file::{Key, StoreFile};

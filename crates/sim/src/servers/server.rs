@@ -18,7 +18,7 @@ use engine::waiters::{Attempt, Wait, WaiterConnection};
 use engine::{ReplyTo, Submission, TenureConfig, Unavailable};
 use kernel::{Command, Cursor, Document, Kernel, Limits, Lsn, ResourceName, Span, Store, Time, Version};
 use store::disk::{DiskBlobs, DiskLog, LogOptions};
-use store::object::{ObjectBlobs, ObjectLog, ObjectOptions, Objects, RetryPolicy, WriterId};
+use store::object::{ObjectBlobs, ObjectLog, ObjectOptions, Objects, RetryPolicy, UploadOptions, WriterId};
 use store::{BlobStore, ErrorKind, LogReader, LogStore, Seq, StoreError};
 
 use super::client::{Content, namespace};
@@ -577,9 +577,11 @@ fn open(backend: &Backend, size: &WorldSize) -> Result<OpenedStore, StoreError> 
         }
         Backend::Objects(handle, writer) => {
             let objects: Arc<dyn Objects> = Arc::new(handle.clone());
-            let options = ObjectOptions { shard: 0, store_id: 9, writer: *writer };
+            let options = ObjectOptions { index_batches: 4, ..ObjectOptions::new(0, 9, *writer) };
             let log = ObjectLog::open(Arc::clone(&objects), options, RetryPolicy::without_pause(size.tries))?;
-            let blobs = ObjectBlobs::new(objects, RetryPolicy::without_pause(size.tries), 1 << 20);
+            // Long documents and most snapshots have several parts.
+            let parts = UploadOptions::parts_of(500);
+            let blobs = ObjectBlobs::new(objects, RetryPolicy::without_pause(size.tries), parts);
             Ok((Box::new(log), Arc::new(blobs)))
         }
     }

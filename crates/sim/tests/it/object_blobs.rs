@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use sim::objects::{NetworkFaults, SimObjects};
 use sim::rng::Rng;
-use store::object::{ObjectBlobs, RetryPolicy};
+use store::object::{ObjectBlobs, RetryPolicy, UploadOptions};
 use store::{BlobName, BlobStore, ErrorKind, StoreError};
 
 fn put(blobs: &ObjectBlobs, name: &BlobName, bytes: &[u8]) -> Result<u64, StoreError> {
@@ -21,7 +21,7 @@ fn a_retried_put_recognises_its_own_blob() {
         let mut rng = Rng::new(seed);
         let objects = SimObjects::new(rng.number(), NetworkFaults { fault_percent: 50, delay_max: 30 });
         let blobs =
-            |tries| ObjectBlobs::new(Arc::new(objects.handle()), RetryPolicy::without_pause(tries), 100);
+            |tries| ObjectBlobs::new(Arc::new(objects.handle()), RetryPolicy::without_pause(tries), UploadOptions::parts_of(100));
         let names = (0..20).map(|n| BlobName::new(&format!("doc/{n}")).expect("a name"));
         let written: Vec<_> = names
             .map(|name| {

@@ -14,13 +14,13 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use super::backup_lock::DeletionGuard;
-use super::store_file::{Key, StoreFile, StoredFile, decode, encode, verifies};
 use super::{DiskBlobs, DiskLog, LogOptions};
 use crate::disk::TornTail;
 use crate::fs::{Fs, RealFs};
 use crate::port::{Damage, ErrorKind, StoreError};
 use crate::private;
 use crate::slot_map::SlotMap;
+use crate::store_file::{Key, StoreFile, StoredFile, decode, encode, verifies};
 
 const STORE: &str = "store";
 const MAPS: &str = "map";

@@ -24,7 +24,7 @@ use super::log::LogOptions;
 use super::read_only::ReadOnlyFs;
 use super::reader::Segments;
 use super::recovery::check_without_segments;
-use super::store_file::{Key, StoreFile};
+use crate::store_file::{Key, StoreFile};
 use super::tail::{ExpectedFrame, TornTail};
 use crate::frame::{FRAME_HEADER, FrameHeader, SEGMENT_HEADER, decode_frame, frame_len};
 use crate::fs::File as _;

@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::format::{ObjectHeader, WriterId, object_len};
 use crate::frame::FrameHeader;
-use crate::port::{Bounds, Lsn, LsnRange, Seq};
+use crate::port::{Bounds, Extent, Lsn, LsnRange, Seq};
 
 /// One batch, without its payload.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -95,8 +95,26 @@ impl Index {
         before.map_or(self.chain, |entry| entry.crc)
     }
 
-    pub(super) fn iter(&self) -> impl Iterator<Item = (Seq, &Entry)> {
-        (self.floor.0..).map(Seq).zip(&self.entries)
+    /// Groups of batches whose numbers have the same quotient by `batches`.
+    pub(super) fn extents(&self, batches: u64) -> Vec<Extent> {
+        let mut extents: Vec<Extent> = Vec::new();
+        for (seq, entry) in (self.floor.0..).zip(&self.entries) {
+            match extents.last_mut() {
+                Some(last) if last.first.0 / batches == seq / batches => last.bytes += entry.bytes,
+                _ => extents.push(Extent { first: Seq(seq), bytes: entry.bytes }),
+            }
+        }
+        extents
+    }
+
+    /// The entries from `from` up to but not including `to`, with the checksum before the first; `None` if some are
+    /// not in the index.
+    pub(super) fn range(&self, from: Seq, to: Seq) -> Option<(u32, Vec<Entry>)> {
+        if from < self.floor || to > self.bounds().next {
+            return None;
+        }
+        let entries = (from.0..to.0).map(|seq| *self.get(Seq(seq)).expect("within the bounds")).collect();
+        Some((self.chain_before(from), entries))
     }
 }
 
@@ -134,6 +152,21 @@ mod tests {
         let holding = |lsn| index.read_lsn(Lsn(lsn)).map(|seq| seq.0);
         assert_eq!([0, 7, 10, 37].map(holding), [50, 50, 51, 53].map(Some));
         assert_eq!([8, 9, 38, 1000].map(holding), [None; 4]);
+    }
+
+    #[test]
+    fn extents_are_groups_of_batches_and_a_raised_floor_shortens_the_first() {
+        let mut index = index(6, 7);
+        let firsts = |index: &Index| -> Vec<(u64, u64)> {
+            index.extents(4).iter().map(|extent| (extent.first.0, extent.bytes / 96)).collect()
+        };
+        assert_eq!(firsts(&index), [(6, 2), (8, 4), (12, 1)]);
+        index.raise(Seq(9));
+        assert_eq!(firsts(&index), [(9, 3), (12, 1)]);
+        assert_eq!(index.range(Seq(8), Seq(10)), None, "below the floor");
+        assert_eq!(index.range(Seq(9), Seq(14)), None, "above the end");
+        let (chain, entries) = index.range(Seq(9), Seq(12)).expect("within the log");
+        assert_eq!((chain, entries.len(), entries[0].crc), (103, 3, 104));
     }
 
     #[test]

@@ -13,30 +13,31 @@
 //!   above it, created before 7 was deleted, so the standby steps down.
 //! - Deleting an object that begins a tenure: a writer deposed at 7 wakes up, and its own 7 succeeds.
 
-use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use super::format::{OBJECT_HEADER, ObjectHeader};
 use super::index::{Entry, SharedIndex};
+use super::index_page::IndexPage;
+use super::maintenance::Maintenance;
 use super::names;
 use super::port::{Objects, ObjectsErrorKind, RetryPolicy};
 use super::reader::ObjectReader;
+use super::recent::RecentBatches;
 use super::shard_objects::{ObjectOptions, ShardObjects};
 use crate::frame::{FrameHeader, encode_frame};
 use crate::port::{
-    BATCH_MAX, Bounds, ErrorKind, Extent, LogCapacity, LogReader, LogStore, LsnRange, Seq, StoreError,
+    BATCH_MAX, Batch, Bounds, ErrorKind, Extent, LogCapacity, LogReader, LogStore, LsnRange, Preparation, Seq,
+    StoreError,
 };
 
 /// A log in an object store.
 pub struct ObjectLog {
-    pub(super) shard: ShardObjects,
-    pub(super) index: SharedIndex,
+    shard: ShardObjects,
+    index: SharedIndex,
     role: WriterRole,
     pending: Option<PendingAppend>,
-    /// Batches below the floor, not deleted yet.
-    pub(super) to_delete: BTreeSet<Seq>,
-    /// Leftovers of earlier writers below the floor have been added to `to_delete`.
-    pub(super) leftovers_found: bool,
+    maintenance: Maintenance,
+    recent: RecentBatches,
 }
 
 /// This writer's role.
@@ -77,9 +78,13 @@ impl ObjectLog {
         policy: RetryPolicy,
     ) -> Result<ObjectLog, StoreError> {
         let shard = ShardObjects { objects, options, policy };
-        let index = SharedIndex::new(shard.scan()?);
-        let (role, pending) = (WriterRole::Reader, None);
-        Ok(ObjectLog { shard, index, role, pending, to_delete: BTreeSet::new(), leftovers_found: false })
+        let is_valid = (1..=IndexPage::BATCHES_MAX).contains(&options.index_batches);
+        assert!(is_valid, "an index object describes some batches, and not too many");
+        let (index, indexed) = shard.scan()?;
+        let index = SharedIndex::new(index);
+        let maintenance = Maintenance::new(shard.clone(), index.clone(), indexed);
+        let recent = RecentBatches::new(options.recent_bytes);
+        Ok(ObjectLog { shard, index, role: WriterRole::Reader, pending: None, maintenance, recent })
     }
 
     /// This writer's role.
@@ -107,7 +112,7 @@ impl ObjectLog {
         Ok(index.bounds())
     }
 
-    pub(super) fn check_not_deposed(&self) -> Result<(), StoreError> {
+    fn check_not_deposed(&self) -> Result<(), StoreError> {
         match self.role {
             WriterRole::Deposed => {
                 Err(StoreError::new(ErrorKind::Taken, "another writer owns the log; reopen it to follow"))
@@ -139,7 +144,7 @@ impl ObjectLog {
     }
 
     fn encode(&self, seq: Seq, lsns: LsnRange, payload: &[u8]) -> PendingAppend {
-        let ObjectOptions { shard, store_id, writer } = self.shard.options;
+        let ObjectOptions { shard, store_id, writer, .. } = self.shard.options;
         let begins_tenure = self.role != WriterRole::Owner;
         let header = ObjectHeader { shard, store_id, writer, begins_tenure };
         let (frame, _) = encode_frame(seq, lsns, payload, self.index.lock().last_crc());
@@ -215,6 +220,30 @@ impl ObjectLog {
         Ok(())
     }
 
+    /// Raises the floor. Batches below it are deleted in the background.
+    fn truncate(&mut self, floor: Seq) -> Result<(), StoreError> {
+        self.check_not_deposed()?;
+        let bounds = self.bounds();
+        if floor > bounds.next {
+            let what =
+                format!("the floor is above the end of the log: floor={} next={}", floor.0, bounds.next.0);
+            return Err(StoreError::new(ErrorKind::Refused, what));
+        }
+        if floor <= bounds.floor {
+            return Ok(());
+        }
+        if planted!(DeleteBeforeFloor) {
+            let below: Vec<_> = (bounds.floor.0..floor.0).map(Seq).collect();
+            let entries = below.iter().map(|seq| (*seq, *self.index.lock().get(*seq).expect("in the log")));
+            self.maintenance.dropped(&entries.collect::<Vec<_>>());
+            self.maintenance.delete_batches()?;
+        }
+        self.maintenance.create_floor(floor)?;
+        let dropped = self.index.lock().raise(floor);
+        self.maintenance.dropped(&dropped);
+        Ok(())
+    }
+
     fn lost(&mut self, seq: Seq, writer: &str) -> StoreError {
         let what = format!("another writer has this sequence number: seq={} writer={writer}", seq.0);
         match self.role {
@@ -250,7 +279,9 @@ impl LogStore for ObjectLog {
             return Err(StoreError::new(ErrorKind::TooLarge, what));
         }
         let append = self.prepare(seq, lsns, payload)?;
-        self.decide(append)
+        self.decide(append)?;
+        self.recent.push(Batch { seq, lsns, payload: payload.to_vec() });
+        Ok(())
     }
 
     /// Nothing to do: a bucket needs no preallocation.
@@ -266,9 +297,18 @@ impl LogStore for ObjectLog {
         self.truncate(floor)
     }
 
-    /// Every batch is an extent.
+    /// The batches that one index object describes are an extent.
     fn extents(&self) -> Vec<Extent> {
-        self.index.lock().iter().map(|(first, entry)| Extent { first, bytes: entry.bytes }).collect()
+        self.index.lock().extents(self.shard.options.index_batches)
+    }
+
+    /// Creates index objects, and deletes what is below the floor.
+    fn preparation(&mut self) -> Option<Preparation> {
+        if self.role != WriterRole::Owner || !self.maintenance.begin() {
+            return None;
+        }
+        let maintenance = self.maintenance.clone();
+        Some(Box::new(move || maintenance.run()))
     }
 
     fn confirm(&mut self) -> Result<(), StoreError> {
@@ -297,7 +337,7 @@ impl LogStore for ObjectLog {
     }
 
     fn reader(&self) -> Box<dyn LogReader> {
-        Box::new(ObjectReader::new(self.shard.clone(), self.index.clone()))
+        Box::new(ObjectReader::new(self.shard.clone(), self.index.clone(), self.recent.clone()))
     }
 }
 

@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use std::ops::Bound;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use super::port::{Objects, ObjectsError, ObjectsErrorKind, Page};
+use super::port::{ObjectUpload, Objects, ObjectsError, ObjectsErrorKind, Page};
 
 /// Objects in memory. Clones share them.
 #[derive(Clone, Default)]
@@ -71,6 +71,39 @@ impl Objects for MemoryObjects {
     fn delete(&self, name: &str) -> Result<(), ObjectsError> {
         self.lock().remove(name);
         Ok(())
+    }
+
+    fn put(&self, name: &str, bytes: &[u8]) -> Result<(), ObjectsError> {
+        self.lock().insert(name.to_string(), bytes.into());
+        Ok(())
+    }
+
+    fn begin_upload(&self, name: &str) -> Result<Box<dyn ObjectUpload>, ObjectsError> {
+        Ok(Box::new(MemoryUpload { objects: self.clone(), name: name.to_string(), parts: BTreeMap::new() }))
+    }
+
+    /// An upload that is not completed leaves nothing behind.
+    fn abort_old_uploads(&self, _: &str) -> Result<usize, ObjectsError> {
+        Ok(0)
+    }
+}
+
+/// The parts that were sent so far, by number.
+struct MemoryUpload {
+    objects: MemoryObjects,
+    name: String,
+    parts: BTreeMap<usize, Vec<u8>>,
+}
+
+impl ObjectUpload for MemoryUpload {
+    fn put_part(&mut self, number: usize, bytes: &[u8]) -> Result<(), ObjectsError> {
+        self.parts.insert(number, bytes.to_vec());
+        Ok(())
+    }
+
+    fn complete(&mut self) -> Result<(), ObjectsError> {
+        let bytes: Vec<u8> = self.parts.values().flatten().copied().collect();
+        self.objects.put(&self.name, &bytes)
     }
 }
 

@@ -29,6 +29,30 @@ pub(super) fn floor(shard: u32, seq: Seq) -> String {
     format!("floor/{shard}/{:016x}", seq.0)
 }
 
+/// The prefix of a log's index objects.
+pub(super) fn index_pages(shard: u32) -> String {
+    format!("index/{shard}/")
+}
+
+/// The index object whose first batch is `seq`.
+pub(super) fn index_page(shard: u32, seq: Seq) -> String {
+    format!("index/{shard}/{:016x}", seq.0)
+}
+
+/// The parameters of the store.
+pub(super) const STORE: &str = "store";
+
+/// The key of the store, unless it is kept outside.
+pub(super) const STORE_KEY: &str = "store.key";
+
+/// The prefix of the maps of slots.
+pub(super) const MAPS: &str = "map/";
+
+/// A map of slots.
+pub(super) fn map(number: u64) -> String {
+    format!("{MAPS}{number:016x}")
+}
+
 /// The object of a blob.
 pub(super) fn blob(name: &BlobName) -> String {
     format!("{BLOBS}{name}")

@@ -27,6 +27,48 @@ pub trait Objects: Send + Sync {
     fn list(&self, prefix: &str, after: &str) -> Result<Page, ObjectsError>;
     /// Deletes an object; succeeds if there is none.
     fn delete(&self, name: &str) -> Result<(), ObjectsError>;
+
+    /// Creates an object, or replaces it. For hints only: nothing that decides is ever replaced.
+    fn put(&self, name: &str, bytes: &[u8]) -> Result<(), ObjectsError>;
+
+    /// Begins an upload in parts, for objects that are too large for one request. The object appears when the upload is
+    /// completed, whether the name is in use or not: so the name must be one that is never used twice.
+    fn begin_upload(&self, name: &str) -> Result<Box<dyn ObjectUpload>, ObjectsError>;
+
+    /// Aborts uploads of names with this prefix that were begun long ago, by writers that have ended since. Returns
+    /// their number.
+    fn abort_old_uploads(&self, prefix: &str) -> Result<usize, ObjectsError>;
+
+    /// Reads several ranges; the results are in the order of the requests. A client may send them at once.
+    fn get_ranges(&self, ranges: &[ObjectRange]) -> Vec<Result<Vec<u8>, ObjectsError>> {
+        ranges.iter().map(|range| self.get_range(&range.name, range.offset, range.length)).collect()
+    }
+
+    /// Deletes objects; succeeds for names that are not in use. After a failure some may be deleted.
+    fn delete_all(&self, names: &[String]) -> Result<(), ObjectsError> {
+        names.iter().try_for_each(|name| self.delete(name))
+    }
+}
+
+/// A part of an object.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ObjectRange {
+    /// The object.
+    pub name: String,
+    /// The first byte.
+    pub offset: u64,
+    /// The number of bytes; fewer are read only at the end.
+    pub length: usize,
+}
+
+/// An object that is being uploaded in parts. Each call may be retried. Dropped before it is completed, the upload is
+/// aborted in the background, as well as that can be done.
+pub trait ObjectUpload: Send {
+    /// Sends one part; they are numbered from 0. All but the last have the same length.
+    fn put_part(&mut self, number: usize, bytes: &[u8]) -> Result<(), ObjectsError>;
+
+    /// Creates the object from the parts. After a failure that is transient, the object may exist.
+    fn complete(&mut self) -> Result<(), ObjectsError>;
 }
 
 /// One page of a list.

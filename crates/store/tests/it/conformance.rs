@@ -10,7 +10,9 @@ use store::disk::{DiskBlobs, DiskLog, LogOptions};
 use store::faulty::{Fault, Faulty};
 use store::fs::RealFs;
 use store::memory::{MemoryBlobs, MemoryLog};
-use store::object::{MemoryObjects, ObjectBlobs, ObjectLog, ObjectOptions, RetryPolicy, WriterId};
+use store::object::{
+    MemoryObjects, ObjectBlobs, ObjectLog, ObjectOptions, RetryPolicy, UploadOptions, WriterId,
+};
 
 /// Small segments, so that a few batches fill several of them.
 const OPTIONS: LogOptions =
@@ -46,7 +48,7 @@ fn a_log_in_memory_conforms() {
 fn open_objects(objects: &MemoryObjects) -> ObjectLog {
     static OPENED: AtomicU64 = AtomicU64::new(0);
     let writer = WriterId(u128::from(OPENED.fetch_add(1, Ordering::Relaxed)));
-    let options = ObjectOptions { shard: 3, store_id: 77, writer };
+    let options = ObjectOptions { index_batches: 16, ..ObjectOptions::new(3, 77, writer) };
     ObjectLog::open(Arc::new(objects.clone()), options, RetryPolicy::without_pause(1)).expect("a sound log")
 }
 
@@ -60,7 +62,7 @@ fn a_log_of_objects_conforms() {
 #[test]
 fn blobs_of_objects_conform() {
     let objects = Arc::new(MemoryObjects::default());
-    conformance::blobs(&ObjectBlobs::new(objects, RetryPolicy::without_pause(1), 1 << 20));
+    conformance::blobs(&ObjectBlobs::new(objects, RetryPolicy::without_pause(1), UploadOptions::parts_of(4)));
 }
 
 #[test]

@@ -12,7 +12,8 @@ use store::object::format::{ObjectHeader, decode_object};
 use store::object::{ObjectOptions, WriterId};
 use store::{Batch, Bounds, Seq};
 
-pub(crate) const OPTIONS: ObjectOptions = ObjectOptions { shard: 4, store_id: 44, writer: WriterId(0) };
+pub(crate) const OPTIONS: ObjectOptions =
+    ObjectOptions { index_batches: 5, ..ObjectOptions::new(4, 44, WriterId(0)) };
 
 /// The history of all writers. Clones share it.
 #[derive(Clone, Default)]
@@ -118,7 +119,12 @@ impl History {
 
 impl ReconstructedLog {
     fn apply(&mut self, index: usize, change: &ObjectChange) -> Result<(), String> {
-        let (ObjectChange::Put { name, .. } | ObjectChange::Delete { name }) = change;
+        let (ObjectChange::Put { name, .. }
+        | ObjectChange::Replace { name, .. }
+        | ObjectChange::Delete { name }) = change;
+        if let Some(first) = number("index/4/", name) {
+            return self.index_object(first, change);
+        }
         match (change, number("log/4/", name), number("floor/4/", name)) {
             (ObjectChange::Put { bytes, .. }, Some(seq), _) => self.object(index, seq, bytes),
             (ObjectChange::Delete { .. }, Some(seq), _) => self.deleted(seq),
@@ -145,6 +151,14 @@ impl ReconstructedLog {
         ensure(frame.chain == chain, || format!("{seq:?} does not chain to its predecessor"))?;
         self.log.push(LogObject { index, header, frame, batch });
         Ok(())
+    }
+
+    /// An index object begins at a batch of the log. Its contents are checked by opening the log with it and without.
+    fn index_object(&self, first: Seq, change: &ObjectChange) -> Result<(), String> {
+        let is_put = matches!(change, ObjectChange::Put { .. });
+        let next = self.log.len() as u64;
+        ensure(!is_put || first.0 < next, || format!("an index object at {} of a log of {next}", first.0))?;
+        ensure(is_put || first < self.floor, || format!("the index object {} was deleted", first.0))
     }
 
     fn deleted(&self, seq: Seq) -> Result<(), String> {

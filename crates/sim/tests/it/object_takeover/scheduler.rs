@@ -4,7 +4,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
 use sim::objects::SimHandle;
 use sim::rng::Rng;
-use store::object::{Objects, ObjectsError, Page};
+use store::object::{ObjectUpload, Objects, ObjectsError, Page};
 
 /// The scheduler. Clones share the state.
 #[derive(Clone)]
@@ -128,5 +128,17 @@ impl Objects for ScheduledObjects {
 
     fn delete(&self, name: &str) -> Result<(), ObjectsError> {
         self.turn().delete(name)
+    }
+
+    fn put(&self, name: &str, bytes: &[u8]) -> Result<(), ObjectsError> {
+        self.turn().put(name, bytes)
+    }
+
+    fn begin_upload(&self, name: &str) -> Result<Box<dyn ObjectUpload>, ObjectsError> {
+        self.turn().begin_upload(name)
+    }
+
+    fn abort_old_uploads(&self, prefix: &str) -> Result<usize, ObjectsError> {
+        self.turn().abort_old_uploads(prefix)
     }
 }

@@ -11,7 +11,7 @@ use super::history::{OPTIONS, Shared};
 use super::scheduler::{ExitGuard, ScheduledObjects, Scheduler};
 
 /// Events that must occur in the runs.
-pub(crate) const COUNTED: [&str; 13] = [
+pub(crate) const COUNTED: [&str; 14] = [
     "opened",
     "acknowledged",
     "taken over",
@@ -23,6 +23,7 @@ pub(crate) const COUNTED: [&str; 13] = [
     "outcome unknown",
     "outcome known later",
     "floor raised",
+    "maintained",
     "confirmed",
     "read",
 ];
@@ -91,6 +92,7 @@ impl LogSession<'_> {
         for _ in 0..self.thread.rng.below(40) {
             match self.thread.rng.below(12) {
                 0 => self.raise_floor(),
+                1 if self.thread.rng.one_in(2) => self.maintain(),
                 1 => self.confirm(),
                 2 | 3 => self.read(),
                 _ => self.append(),
@@ -179,8 +181,20 @@ impl LogSession<'_> {
         let bounds = self.log.bounds();
         let floor = Seq(bounds.floor.0 + self.thread.rng.below(bounds.next.0 - bounds.floor.0 + 1));
         match self.log.raise_floor(floor).map_err(|error| error.kind) {
-            Ok(()) => self.thread.count("floor raised"),
+            Ok(()) => {
+                self.thread.count("floor raised");
+                self.maintain();
+            }
             Err(kind) => assert!(matches!(kind, ErrorKind::Io | ErrorKind::Taken), "{kind:?}"),
+        }
+    }
+
+    /// Creates index objects, and deletes what is below the floor.
+    fn maintain(&mut self) {
+        let Some(work) = self.log.preparation() else { return };
+        match work().map_err(|error| error.kind) {
+            Ok(()) => self.thread.count("maintained"),
+            Err(kind) => assert_eq!(kind, ErrorKind::Io),
         }
     }
 

@@ -4,7 +4,7 @@ use std::sync::Mutex;
 
 use super::*;
 use crate::conformance::{append_next, batch, check, fill};
-use crate::object::{MemoryObjects, ObjectsError, Page, WriterId};
+use crate::object::{MemoryObjects, ObjectUpload, ObjectsError, Page, WriterId};
 use crate::port::Batch;
 
 /// The result of the next put.
@@ -41,7 +41,7 @@ impl ScriptedObjects {
     }
 
     fn open(&self, writer: u128, attempts: u32) -> ObjectLog {
-        let options = ObjectOptions { shard: 0, store_id: 1, writer: WriterId(writer) };
+        let options = ObjectOptions { index_batches: 8, ..ObjectOptions::new(0, 1, WriterId(writer)) };
         ObjectLog::open(Arc::new(self.clone()), options, RetryPolicy::without_pause(attempts))
             .expect("a sound log")
     }
@@ -89,6 +89,24 @@ impl Objects for ScriptedObjects {
     fn delete(&self, name: &str) -> Result<(), ObjectsError> {
         self.inner.delete(name)
     }
+
+    fn put(&self, name: &str, bytes: &[u8]) -> Result<(), ObjectsError> {
+        self.inner.put(name, bytes)
+    }
+
+    fn begin_upload(&self, name: &str) -> Result<Box<dyn ObjectUpload>, ObjectsError> {
+        self.inner.begin_upload(name)
+    }
+
+    fn abort_old_uploads(&self, prefix: &str) -> Result<usize, ObjectsError> {
+        self.inner.abort_old_uploads(prefix)
+    }
+}
+
+/// Raises the floor, and deletes what is below.
+fn truncate(log: &mut ObjectLog, floor: Seq) -> Result<(), StoreError> {
+    log.raise_floor(floor)?;
+    log.preparation().map_or(Ok(()), |work| work())
 }
 
 fn kind<T>(result: Result<T, StoreError>) -> ErrorKind {
@@ -160,7 +178,7 @@ fn a_deposed_writer_is_fenced_even_after_a_truncation() {
     fill(&mut old, 5);
     let mut new = objects.open(2, 1);
     fill(&mut new, 30);
-    new.raise_floor(Seq(30)).expect("all of it");
+    truncate(&mut new, Seq(30)).expect("all of it");
     let left = ["log/0/0000000000000000", "log/0/0000000000000005"];
     assert_eq!(objects.names("log/"), left, "the objects that begin tenures");
     assert_eq!(objects.names("floor/"), ["floor/0/000000000000001e"]);
@@ -175,7 +193,7 @@ fn a_writer_that_slept_through_a_truncation_steps_down() {
     let (mut taker, mut follower) = (objects.open(2, 1), objects.open(3, 1));
     let mut reader = follower.reader();
     fill(&mut owner, 20);
-    owner.raise_floor(Seq(15)).expect("within the log");
+    truncate(&mut owner, Seq(15)).expect("within the log");
 
     objects.fail_lists(true);
     assert_eq!(kind(append_next(&mut taker)), ErrorKind::Undecided, "it cannot list the floors");
@@ -204,7 +222,7 @@ fn the_object_of_a_late_writer_is_not_read_as_a_batch() {
     let mut taker = objects.open(2, 1);
     fill(&mut owner, 20);
     let mut reader = objects.open(3, 1).reader();
-    owner.raise_floor(Seq(15)).expect("within the log");
+    truncate(&mut owner, Seq(15)).expect("within the log");
     assert_eq!(kind(append_next(&mut taker)), ErrorKind::Refused);
     assert!(objects.names("log/").contains(&"log/0/0000000000000005".to_string()), "the taker's");
     assert_eq!(kind(reader.read(Seq(5))), ErrorKind::Gone);
@@ -220,7 +238,7 @@ fn a_floor_above_a_takers_number_deposes_it_and_a_floor_at_its_number_does_not()
         fill(&mut owner, 5);
         let mut taker = objects.open(2, 1);
         fill(&mut owner, floor);
-        owner.raise_floor(Seq(floor)).expect("all of it");
+        truncate(&mut owner, Seq(floor)).expect("all of it");
         assert_eq!(append_next(&mut taker).err().map(|error| error.kind), expected, "floor {floor}");
     }
 }
@@ -231,14 +249,41 @@ fn leftovers_below_the_floor_are_deleted_by_the_next_truncation() {
     let mut log = objects.open(1, 1);
     fill(&mut log, 20);
     let left = objects.inner.get("log/0/0000000000000003").expect("there");
-    log.raise_floor(Seq(10)).expect("within the log");
+    truncate(&mut log, Seq(10)).expect("within the log");
     objects.inner.put_if_absent("log/0/0000000000000003", &left).expect("a late put");
     let mut log = objects.open(2, 1);
     assert_eq!(log.bounds(), Bounds { floor: Seq(10), next: Seq(20) });
-    log.raise_floor(Seq(11)).expect("within the log");
+    append_next(&mut log).expect("it owns the log now");
+    truncate(&mut log, Seq(11)).expect("within the log");
     assert_eq!(objects.names("log/0/000000000000000").len(), 1 + 5, "the first, and 11 to 15");
     assert_eq!(log.extents()[0].first, Seq(11));
     check(&log);
+}
+
+/// Opening a log of 100,000 batches read each of them, for half an hour.
+#[test]
+fn index_objects_are_used_when_a_log_is_opened_and_are_only_derived_data() {
+    let objects = ScriptedObjects::default();
+    let mut log = objects.open(1, 1);
+    fill(&mut log, 21);
+    log.preparation().expect("two index objects are due")().expect("created");
+    assert!(log.preparation().is_none(), "the next one is not complete");
+    assert_eq!(objects.names("index/"), ["index/0/0000000000000000", "index/0/0000000000000008"]);
+    truncate(&mut log, Seq(10)).expect("within the log");
+    assert_eq!(objects.names("index/"), ["index/0/0000000000000008"], "the other one is below the floor");
+    // Batches that index objects describe are not read by an opening: only their absence shows that.
+    let hidden = objects.inner.get("log/0/000000000000000c").expect("there");
+    objects.inner.delete("log/0/000000000000000c").expect("deleted");
+    assert_eq!(objects.open(2, 1).bounds(), Bounds { floor: Seq(10), next: Seq(21) });
+    objects.inner.put("log/0/000000000000000c", &hidden).expect("put back");
+    check(&objects.open(2, 1));
+    let page = objects.inner.get("index/0/0000000000000008").expect("there");
+    for damage in [&page[..40], b"", &[&page[..60], &[9], &page[61..]].concat()] {
+        objects.inner.put("index/0/0000000000000008", damage).expect("replaced");
+        let opened = objects.open(3, 1);
+        assert_eq!(opened.bounds(), Bounds { floor: Seq(10), next: Seq(21) });
+        check(&opened);
+    }
 }
 
 #[test]
@@ -249,7 +294,7 @@ fn a_hole_in_the_log_is_damage_and_not_its_end() {
     let mut reader = log.reader();
     objects.inner.delete("log/0/0000000000000004").expect("there");
     assert_eq!(kind(reader.read(Seq(4))), ErrorKind::Damaged);
-    let options = ObjectOptions { shard: 0, store_id: 1, writer: WriterId(9) };
+    let options = ObjectOptions::new(0, 1, WriterId(9));
     let opened = ObjectLog::open(Arc::new(objects.clone()), options, RetryPolicy::without_pause(1));
     let error = opened.err().expect("refused");
     assert_eq!(error.kind, ErrorKind::Damaged);
@@ -260,7 +305,7 @@ fn a_hole_in_the_log_is_damage_and_not_its_end() {
 fn a_batch_of_another_store_is_refused() {
     let objects = ScriptedObjects::default();
     append_next(&mut objects.open(1, 1)).expect("the first");
-    let options = ObjectOptions { shard: 0, store_id: 2, writer: WriterId(9) };
+    let options = ObjectOptions::new(0, 2, WriterId(9));
     let opened = ObjectLog::open(Arc::new(objects), options, RetryPolicy::without_pause(1));
     assert_eq!(kind(opened), ErrorKind::Damaged);
 }
@@ -275,7 +320,7 @@ fn a_standby_follows_a_log_whose_floor_rises() {
         assert_eq!(follower.catch_up().expect("it keeps up").next, Seq(round * 10));
         let Batch { seq, lsns, .. } = batch(Seq(round * 10 - 3));
         assert_eq!(reader.read_lsn(lsns.first).expect("there").seq, seq);
-        owner.raise_floor(Seq(round * 10 - 5)).expect("within the log");
+        truncate(&mut owner, Seq(round * 10 - 5)).expect("within the log");
     }
     append_next(&mut follower).expect("it takes over");
     assert_eq!(follower.bounds(), Bounds { floor: Seq(45), next: Seq(51) });

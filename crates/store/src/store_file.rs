@@ -1,4 +1,4 @@
-//! The file `store`: the parameters that are fixed when a store is created.
+//! The file or object `store`: the parameters that are fixed when a store is created.
 //!
 //! ```text
 //!  0  8  magic "lockdsto"
@@ -31,7 +31,7 @@ pub type Key = [u8; 32];
 
 /// A decoded file `store`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum StoredFile {
+pub(crate) enum StoredFile {
     /// Of format 1: to be converted.
     Legacy(StoreFile),
     /// Of the present format, with its MAC.
@@ -39,7 +39,7 @@ pub(super) enum StoredFile {
 }
 
 impl StoredFile {
-    pub(super) fn parameters(self) -> StoreFile {
+    pub(crate) fn parameters(self) -> StoreFile {
         match self {
             StoredFile::Legacy(file) | StoredFile::Current(file, _) => file,
         }
@@ -53,7 +53,7 @@ const SIGNED: usize = 36;
 const BYTES: usize = 72;
 
 /// Encodes the present version.
-pub(super) fn encode(file: StoreFile, key: &Key) -> Vec<u8> {
+pub(crate) fn encode(file: StoreFile, key: &Key) -> Vec<u8> {
     let mut bytes = Vec::with_capacity(BYTES);
     bytes.extend_from_slice(MAGIC);
     bytes.extend_from_slice(&VERSION.to_le_bytes());
@@ -69,7 +69,7 @@ pub(super) fn encode(file: StoreFile, key: &Key) -> Vec<u8> {
 
 /// A file `store` that cannot be used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum StoreFileError {
+pub(crate) enum StoreFileError {
     /// The bytes differ from what was written.
     Damaged(&'static str),
     /// Whole, and of a version that this build does not know: a newer build wrote it.
@@ -77,7 +77,7 @@ pub(super) enum StoreFileError {
 }
 
 impl StoreFileError {
-    pub(super) fn at(self, path: PathBuf) -> StoreError {
+    pub(crate) fn at(self, path: PathBuf) -> StoreError {
         let version = match self {
             StoreFileError::Damaged(what) => return Damage { file: path, offset: 0, what }.into(),
             StoreFileError::Unsupported(version) => version,
@@ -95,7 +95,7 @@ impl StoreFileError {
 }
 
 /// Decodes any version; the error says what is wrong.
-pub(super) fn decode(bytes: &[u8]) -> Result<StoredFile, StoreFileError> {
+pub(crate) fn decode(bytes: &[u8]) -> Result<StoredFile, StoreFileError> {
     use StoreFileError::Damaged;
     let (rest, crc) =
         bytes.split_at_checked(bytes.len().wrapping_sub(4)).ok_or(Damaged("not a store file"))?;
@@ -125,7 +125,7 @@ pub(super) fn decode(bytes: &[u8]) -> Result<StoredFile, StoreFileError> {
 }
 
 /// Whether the MAC of a file was made with this key.
-pub(super) fn verifies(file: StoreFile, mac: [u8; 32], key: &Key) -> bool {
+pub(crate) fn verifies(file: StoreFile, mac: [u8; 32], key: &Key) -> bool {
     let expected = &encode(file, key)[SIGNED..SIGNED + 32];
     // In constant time.
     let stored: [u8; 32] = expected.try_into().expect("32 bytes");
@@ -134,8 +134,8 @@ pub(super) fn verifies(file: StoreFile, mac: [u8; 32], key: &Key) -> bool {
 
 /// Version 1, read-only.
 mod legacy {
-    pub(super) const VERSION: u32 = 1;
-    pub(super) const BYTES: usize = 36;
+    pub(crate) const VERSION: u32 = 1;
+    pub(crate) const BYTES: usize = 36;
 }
 
 #[cfg(test)]
