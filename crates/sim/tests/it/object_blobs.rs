@@ -20,8 +20,13 @@ fn a_retried_put_recognises_its_own_blob() {
     for seed in 0..300 {
         let mut rng = Rng::new(seed);
         let objects = SimObjects::new(rng.number(), NetworkFaults { fault_percent: 50, delay_max: 30 });
-        let blobs =
-            |tries| ObjectBlobs::new(Arc::new(objects.handle()), RetryPolicy::without_pause(tries), UploadOptions::parts_of(100));
+        let blobs = |tries| {
+            ObjectBlobs::new(
+                Arc::new(objects.handle()),
+                RetryPolicy::without_pause(tries),
+                UploadOptions::parts_of(100),
+            )
+        };
         let names = (0..20).map(|n| BlobName::new(&format!("doc/{n}")).expect("a name"));
         let written: Vec<_> = names
             .map(|name| {

@@ -24,12 +24,12 @@ use super::log::LogOptions;
 use super::read_only::ReadOnlyFs;
 use super::reader::Segments;
 use super::recovery::check_without_segments;
-use crate::store_file::{Key, StoreFile};
 use super::tail::{ExpectedFrame, TornTail};
 use crate::frame::{FRAME_HEADER, FrameHeader, SEGMENT_HEADER, decode_frame, frame_len};
 use crate::fs::File as _;
 use crate::port::{Batch, BlobStore, Damage, ErrorKind, Extent, Seq, StoreError};
 use crate::slot_map::SlotMap;
+use crate::store_file::{Key, StoreFile};
 
 /// A read-only view of a store. Another process may have it open.
 #[derive(Clone, Debug)]

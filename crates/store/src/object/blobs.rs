@@ -145,7 +145,8 @@ impl ObjectWriter {
     fn send_part(&mut self, length: usize) -> Result<(), StoreError> {
         let ObjectWriter { blobs, name, upload, .. } = self;
         if upload.is_none() {
-            let begun = blobs.request("beginning an upload", name, |name| blobs.objects.begin_upload(name))?;
+            let begun =
+                blobs.request("beginning an upload", name, |name| blobs.objects.begin_upload(name))?;
             *upload = Some(begun);
         }
         let upload = upload.as_mut().expect("it has just begun");

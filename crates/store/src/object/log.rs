@@ -26,8 +26,8 @@ use super::recent::RecentBatches;
 use super::shard_objects::{ObjectOptions, ShardObjects};
 use crate::frame::{FrameHeader, encode_frame};
 use crate::port::{
-    BATCH_MAX, Batch, Bounds, ErrorKind, Extent, LogCapacity, LogReader, LogStore, LsnRange, Preparation, Seq,
-    StoreError,
+    BATCH_MAX, Batch, Bounds, ErrorKind, Extent, LogCapacity, LogReader, LogStore, LsnRange, Preparation,
+    Seq, StoreError,
 };
 
 /// A log in an object store.

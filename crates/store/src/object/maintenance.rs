@@ -101,8 +101,7 @@ impl Maintenance {
             // The floor may be raised meanwhile.
             let Some((chain, entries)) = self.index.lock().range(first, end) else { return Ok(()) };
             let options = self.shard.options;
-            let page =
-                IndexPage { shard: options.shard, store_id: options.store_id, first, chain, entries };
+            let page = IndexPage { shard: options.shard, store_id: options.store_id, first, chain, entries };
             let (name, bytes) = (names::index_page(options.shard, first), page.encode());
             match self.shard.policy.retry(|| self.shard.objects.put_if_absent(&name, &bytes)) {
                 Err(error) if error.kind != ObjectsErrorKind::Taken => {

@@ -58,7 +58,8 @@ mod tests {
     #[test]
     fn the_newest_batches_are_kept_up_to_the_limit() {
         let recent = RecentBatches::new(10);
-        let batch = |seq, length| Batch { seq: Seq(seq), lsns: LsnRange::new(seq, seq), payload: vec![7; length] };
+        let batch =
+            |seq, length| Batch { seq: Seq(seq), lsns: LsnRange::new(seq, seq), payload: vec![7; length] };
         for seq in 0..5 {
             recent.push(batch(seq, 4));
         }

@@ -105,7 +105,8 @@ impl RootObjects<'_> {
                 Err(error.into_store_error("creating an object", name))
             }
             _ => self.get(name)?.ok_or_else(|| {
-                let error = ObjectsError::new(ObjectsErrorKind::NotFound, "it was created just now, and is missing");
+                let error =
+                    ObjectsError::new(ObjectsErrorKind::NotFound, "it was created just now, and is missing");
                 error.into_store_error("reading an object", name)
             }),
         }
@@ -262,6 +263,9 @@ mod tests {
             objects.put(name, &sound).expect("replaced");
         }
         objects.delete("map/0000000000000001").expect("deleted");
-        assert_eq!(open(&objects, 9, KeySource::Bucket(&[1; 32])).expect_err("no map").kind, ErrorKind::Damaged);
+        assert_eq!(
+            open(&objects, 9, KeySource::Bucket(&[1; 32])).expect_err("no map").kind,
+            ErrorKind::Damaged
+        );
     }
 }

@@ -292,9 +292,9 @@ impl ShardObjects {
         let read = |(result, range): (Result<Vec<u8>, ObjectsError>, &ObjectRange)| {
             let ObjectRange { name, offset, length } = range;
             let mut first = Some(result);
-            let result = self.policy.retry(|| {
-                first.take().unwrap_or_else(|| self.objects.get_range(name, *offset, *length))
-            });
+            let result = self
+                .policy
+                .retry(|| first.take().unwrap_or_else(|| self.objects.get_range(name, *offset, *length)));
             optional(result, name)
         };
         self.objects.get_ranges(ranges).into_iter().zip(ranges).map(read).collect()

@@ -1,0 +1,69 @@
+//! How an object store is reached.
+
+use std::net::IpAddr;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use store::object::UploadOptions;
+
+/// Encryption on the side of the store (S3).
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum Encryption {
+    /// As the bucket is configured.
+    #[default]
+    Bucket,
+    /// `AES256`: keys of the store.
+    Aes256,
+    /// `aws:kms`: a key of the key management service, or its default key.
+    Kms(Option<String>),
+}
+
+/// How an object store is reached. Credentials come from the provider's environment: variables, web identity, the
+/// metadata service of the machine.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct BucketOptions {
+    /// The region (S3).
+    pub region: Option<String>,
+    /// The URL of the service, for stores that are not the provider's own.
+    pub endpoint: Option<String>,
+    /// Encryption on the side of the store (S3).
+    pub encryption: Encryption,
+    /// The size of the parts of long blobs, in bytes.
+    pub part_bytes: usize,
+    /// Blobs up to this size are created by one request, in bytes.
+    pub multipart_threshold: usize,
+    /// The longest time that a request may take.
+    pub timeout: Duration,
+    /// A command that prints credentials, as in a profile of the AWS command line (S3).
+    pub credential_process: Option<String>,
+    /// Trusted CAs of the service in a PEM file, in place of those of the system.
+    pub ca_file: Option<PathBuf>,
+    /// Sends all requests to this address of the endpoint: for a probe.
+    pub address: Option<IpAddr>,
+}
+
+impl BucketOptions {
+    /// The smallest part that S3 accepts, except for the last.
+    pub const PART_BYTES_MIN: usize = 5 << 20;
+
+    /// How blobs are uploaded.
+    pub fn uploads(&self) -> UploadOptions {
+        UploadOptions { single_put_max: self.multipart_threshold, ..UploadOptions::parts_of(self.part_bytes) }
+    }
+}
+
+impl Default for BucketOptions {
+    fn default() -> BucketOptions {
+        BucketOptions {
+            region: None,
+            endpoint: None,
+            encryption: Encryption::default(),
+            part_bytes: BucketOptions::PART_BYTES_MIN,
+            multipart_threshold: BucketOptions::PART_BYTES_MIN,
+            timeout: Duration::from_secs(30),
+            credential_process: None,
+            ca_file: None,
+            address: None,
+        }
+    }
+}

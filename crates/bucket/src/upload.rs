@@ -1,0 +1,80 @@
+//! An upload in parts.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use object_store::PutPayload;
+use object_store::multipart::PartId;
+use store::object::{ObjectUpload, ObjectsError, ObjectsErrorKind};
+
+use crate::bucket::Inner;
+use crate::outcome::Effect;
+
+/// An upload in parts. Dropped before it is completed, it is aborted in the background.
+pub(crate) struct BucketUpload {
+    bucket: Arc<Inner>,
+    name: String,
+    id: String,
+    parts: BTreeMap<usize, PartId>,
+    is_completed: bool,
+}
+
+impl BucketUpload {
+    pub(crate) fn begin(bucket: Arc<Inner>, name: &str) -> Result<BucketUpload, ObjectsError> {
+        let (name, client) = (name.to_string(), Arc::clone(&bucket));
+        let object = name.clone();
+        let begun = bucket.runtime.block_on(async move {
+            let path = client.path(&object);
+            client.operation(Effect::Create, &object, client.library.uploads.create_multipart(&path)).await
+        });
+        let id = begun.unwrap_or_else(|| Err(stopped()))?;
+        Ok(BucketUpload { bucket, name, id, parts: BTreeMap::new(), is_completed: false })
+    }
+}
+
+fn stopped() -> ObjectsError {
+    ObjectsError::new(ObjectsErrorKind::TimedOut, "the client of the object store has ended")
+}
+
+impl ObjectUpload for BucketUpload {
+    fn put_part(&mut self, number: usize, bytes: &[u8]) -> Result<(), ObjectsError> {
+        let payload = PutPayload::from_bytes(Bytes::copy_from_slice(bytes));
+        let (client, name, id) = (Arc::clone(&self.bucket), self.name.clone(), self.id.clone());
+        let sent = self.bucket.runtime.block_on(async move {
+            let path = client.path(&name);
+            let put = client.library.uploads.put_part(&path, &id, number, payload);
+            client.operation(Effect::Idempotent, &name, put).await
+        });
+        self.parts.insert(number, sent.unwrap_or_else(|| Err(stopped()))?);
+        Ok(())
+    }
+
+    fn complete(&mut self) -> Result<(), ObjectsError> {
+        let parts: Vec<PartId> = self.parts.values().cloned().collect();
+        let (client, name, id) = (Arc::clone(&self.bucket), self.name.clone(), self.id.clone());
+        let completed = self.bucket.runtime.block_on(async move {
+            let path = client.path(&name);
+            let complete = client.library.uploads.complete_multipart(&path, &id, parts);
+            client.operation(Effect::Idempotent, &name, complete).await
+        });
+        completed.unwrap_or_else(|| Err(stopped()))?;
+        self.is_completed = true;
+        Ok(())
+    }
+}
+
+impl Drop for BucketUpload {
+    /// What is not aborted here is aborted a day later, as an old upload.
+    fn drop(&mut self) {
+        if self.is_completed {
+            return;
+        }
+        let (client, name, id) = (Arc::clone(&self.bucket), self.name.clone(), self.id.clone());
+        self.bucket.runtime.spawn(async move {
+            let path = client.path(&name);
+            let abort = client.library.uploads.abort_multipart(&path, &id);
+            let _ = client.operation(Effect::Idempotent, &name, abort).await;
+        });
+    }
+}
