@@ -24,8 +24,10 @@ use crate::decision::ContentionEvent;
 use crate::documents::{BlobId, DocumentLocation, Term, read_inline};
 use crate::executor::Executor;
 use crate::memory::MemoryBudget;
-use crate::recovery::{DamagedSnapshot, Recovered, RecoveryError, recover_from, unsaved_bytes};
-use crate::sequencer::{BatchObserver, Ended, MarkInterval, Measure, Sequencer};
+use crate::recovery::{DamagedSnapshot, Recovered, RecoveryError, recover_from, unsaved};
+use crate::sequencer::{
+    BatchObserver, Ended, LoggedSince, MarkInterval, Measure, Sequencer, SequencerOptions,
+};
 use crate::stopwatch::Stopwatch;
 use crate::uploads::{ReadHold, Uploads};
 use crate::waiting::Attempt;
@@ -35,6 +37,10 @@ use crate::waiting::Attempt;
 pub struct Options {
     /// Bytes of log between two snapshots.
     pub snapshot_every: u64,
+    /// Batches between two snapshots. In an object store each batch is an object, and a recovery reads them all.
+    pub snapshot_batches: u64,
+    /// Minimum interval between two appends. Longer ones cost fewer requests to an object store, and latency.
+    pub commit_interval: Span,
     /// Minimum number of bytes of log to retain as an audit trail, needed for recovery or not.
     pub retain: u64,
     /// Interval between two garbage collections of blobs.
@@ -53,6 +59,8 @@ impl Default for Options {
     fn default() -> Options {
         Options {
             snapshot_every: 64 << 20,
+            snapshot_batches: u64::MAX,
+            commit_interval: Span(0),
             retain: 256 << 20,
             sweep_every: Duration::from_secs(300),
             sweeper: Span(0),
@@ -254,11 +262,13 @@ impl Engine {
             });
         });
         let since = if planted!(MarksForgotten) {
-            0
+            LoggedSince::default()
         } else {
-            unsaved_bytes(&*log, &*blobs, shard).map_err(|error| OpenError::Recovery(error.into()))?
+            unsaved(&*log, &*blobs, shard).map_err(|error| OpenError::Recovery(error.into()))?
         };
-        let marks = MarkInterval { every: options.snapshot_every, since };
+        let (bytes, batches) = (options.snapshot_every, options.snapshot_batches);
+        let marks = MarkInterval { bytes, batches, since };
+        let sequencing = SequencerOptions { marks, commit_interval: options.commit_interval };
         let mut served = crate::shard::Shard::new(decider);
         served.set_sweeper(options.sweeper);
         served.set_attempt_idle_max(options.attempt_idle_max);
@@ -266,7 +276,7 @@ impl Engine {
         if options.audit {
             served.set_audited();
         }
-        let sequencer = Sequencer::start(served, log, follower, marks, on_end, executor);
+        let sequencer = Sequencer::start(served, log, follower, sequencing, on_end, executor);
         let sequencer = Arc::new(sequencer);
         let maintenance = Maintenance {
             sequencer: Arc::clone(&sequencer),
@@ -276,6 +286,7 @@ impl Engine {
             shard,
             options,
             watcher,
+            collections: 0,
         };
         tasks.start(Box::new(maintenance));
         Ok(Engine { recovery, sequencer, readers, blobs, uploads, tasks })

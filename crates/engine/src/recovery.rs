@@ -16,6 +16,7 @@ use kernel::{Kernel, Lsn, Outcome, RestoreError, Shard};
 use store::{Batch, BlobName, BlobStore, ErrorKind, LogReader, LogStore, Seq, StoreError};
 
 use crate::record::{DecodeError, decode_batch};
+use crate::sequencer::LoggedSince;
 use crate::snapshot::{self, SnapshotError};
 
 /// The reason why a state cannot be recovered.
@@ -231,13 +232,14 @@ pub fn restore(
     Ok(Err(DamagedSnapshot { name: name.clone(), damage }))
 }
 
-/// The size of the log after the newest snapshot, to the next extent: what a recovery has to replay.
-pub fn unsaved_bytes(log: &dyn LogStore, blobs: &dyn BlobStore, shard: Shard) -> Result<u64, StoreError> {
+/// The part of the log after the newest snapshot: what a recovery has to replay. Its bytes are counted to the next extent.
+pub fn unsaved(log: &dyn LogStore, blobs: &dyn BlobStore, shard: Shard) -> Result<LoggedSince, StoreError> {
     let saved = snapshots(blobs, shard)?.last().map_or(Seq(0), |(_, next)| *next);
     let extents = log.extents();
     let ends = extents.iter().skip(1).map(|next| next.first).chain([log.bounds().next]);
     let unsaved = extents.iter().zip(ends).filter(|(_, end)| *end > saved);
-    Ok(unsaved.map(|(extent, _)| extent.bytes).sum())
+    let bytes = unsaved.map(|(extent, _)| extent.bytes).sum();
+    Ok(LoggedSince { bytes, batches: log.bounds().next.0.saturating_sub(saved.0) })
 }
 
 /// A shard's snapshots, oldest first, each with the first batch that is not in it.

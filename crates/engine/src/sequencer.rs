@@ -37,12 +37,13 @@
 mod batch;
 mod delivery;
 mod inbox;
+mod pacing;
 mod turn;
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use kernel::{Command, Event, Lsn};
+use kernel::{Command, Event, Lsn, Span};
 use store::{Bounds, LogStore, Seq, StoreError};
 
 pub use self::delivery::Delivery;
@@ -146,21 +147,56 @@ pub struct Health {
     pub is_undecided: bool,
 }
 
-/// When marks for snapshots are made.
+/// When marks for snapshots are made: when enough bytes or enough batches were logged.
 #[derive(Clone, Copy, Debug)]
 pub struct MarkInterval {
     /// Bytes between two marks.
-    pub every: u64,
-    /// Bytes logged by earlier tenures since the last snapshot. Without them a server that always ends
-    /// before it has logged a whole interval would never take a snapshot.
-    pub since: u64,
+    pub bytes: u64,
+    /// Batches between two marks: in an object store each is an object, which a recovery has to read.
+    pub batches: u64,
+    /// Logged by earlier tenures since the last snapshot. Without that a server that always ends before it has logged a
+    /// whole interval would never take a snapshot.
+    pub since: LoggedSince,
 }
 
-impl From<u64> for MarkInterval {
-    /// After this many bytes of this tenure.
-    fn from(every: u64) -> MarkInterval {
+/// How much was logged since the last mark.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct LoggedSince {
+    /// Bytes.
+    pub bytes: u64,
+    /// Batches.
+    pub batches: u64,
+}
+
+impl MarkInterval {
+    /// Counts a batch. Whether a mark is due after it.
+    fn count(&mut self, bytes: usize) -> bool {
         reached!();
-        MarkInterval { every, since: 0 }
+        self.since.bytes = self.since.bytes.saturating_add(bytes as u64);
+        self.since.batches = self.since.batches.saturating_add(1);
+        let is_due = self.since.bytes >= self.bytes || self.since.batches >= self.batches;
+        if is_due {
+            self.since = LoggedSince::default();
+        }
+        is_due
+    }
+}
+
+/// Settings of a sequencer.
+#[derive(Clone, Copy, Debug)]
+pub struct SequencerOptions {
+    /// When marks for snapshots are made.
+    pub marks: MarkInterval,
+    /// Minimum interval between two appends.
+    pub commit_interval: Span,
+}
+
+impl From<u64> for SequencerOptions {
+    /// A mark after this many bytes of this tenure, and appends as soon as possible.
+    fn from(bytes: u64) -> SequencerOptions {
+        reached!();
+        let marks = MarkInterval { bytes, batches: u64::MAX, since: LoggedSince::default() };
+        SequencerOptions { marks, commit_interval: Span(0) }
     }
 }
 
@@ -175,13 +211,13 @@ impl Sequencer {
         shard: Shard<ReplyTo>,
         log: Box<dyn LogStore>,
         observer: Box<dyn BatchObserver>,
-        marks: impl Into<MarkInterval>,
+        options: impl Into<SequencerOptions>,
         on_end: OnEnd,
         executor: &Arc<dyn Executor>,
     ) -> Sequencer {
         reached!();
         let sequencer =
-            Sequencer { shared: Shared::new(shard, log, observer, marks.into(), on_end, executor) };
+            Sequencer { shared: Shared::new(shard, log, observer, options.into(), on_end, executor) };
         // The record that opens the tenure is in the first batch.
         sequencer.shared.spawn_turns();
         sequencer

@@ -22,6 +22,7 @@ use crate::authorization::Authorization;
 use crate::decider::{Decider, SealedBatch};
 use crate::decision::{ContentionEvent, Decision};
 pub use crate::decision::{OnDecided, Reply, Unavailable};
+use crate::documents::DocumentLocation;
 use crate::memory::{ExceededLimit, MemoryBudget, ShardMemory};
 use crate::origin::Origin;
 use crate::rates::Rates;
@@ -196,6 +197,9 @@ impl<R> Shard<R> {
         if !self.may_take(&submission.command.action) {
             return self.reply(submission.to, Err(Unavailable::NoSpace));
         }
+        if self.names_foreign_blob(&submission.command.action) {
+            return self.reply(submission.to, Err(Unavailable::Deposed));
+        }
         let length = submission.document.as_ref().map_or(0, Vec::len);
         assert!(length <= Record::DOCUMENT_MAX, "longer documents are blobs");
         match &submission.command.action {
@@ -212,6 +216,18 @@ impl<R> Shard<R> {
             }
         }
         self.collect_replies();
+    }
+
+    /// Whether a commit names a blob of another term. Such a blob is not pinned: the writer that collects garbage takes
+    /// it for one that no commit will ever name.
+    fn names_foreign_blob(&self, action: &Action) -> bool {
+        let Action::Commit(commit) = action else { return false };
+        let term = self.kernel().tenure().map(|tenure| tenure.open.term);
+        let blob = match DocumentLocation::of(commit.location) {
+            DocumentLocation::Blob(blob) => blob,
+            DocumentLocation::Inline { .. } => return false,
+        };
+        Some(blob.term.0) != term && !planted!(ForeignBlobCommitted)
     }
 
     /// Begins a turn: continues hand-offs and other unfinished work, ends leases that are due and waits that timed out,

@@ -403,6 +403,8 @@ faults! {
     ReadHoldShared = "read-hold-shared" in "engine/src/uploads.rs" caught by "engine/retention",
     /// Garbage collection of a deposed server deletes the blobs of its successor.
     NewerTermSwept = "newer-term-swept" in "engine/src/uploads.rs" caught by "engine/retention",
+    /// A commit may name a blob of another term, which garbage collection may have deleted.
+    ForeignBlobCommitted = "foreign-blob-committed" in "engine/src/shard.rs" caught by "engine/retention",
     /// An upload is pinned only until its bytes are durable, not until its commit is decided.
     UnpinnedEarly = "unpinned-early" in "engine/src/uploads.rs" caught by "servers",
     /// A relocated document keeps its old location.

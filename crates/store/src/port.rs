@@ -118,6 +118,12 @@ pub trait LogStore: Send {
         false
     }
 
+    /// Whether an append is a request to another machine, which takes as long for a large batch as for a small one.
+    /// Batches are then limited by their bytes, and not by the number of their commands.
+    fn is_remote(&self) -> bool {
+        false
+    }
+
     /// Ensures that the next append fits, of any size up to the maximum. Returns at once while there is capacity,
     /// and otherwise preallocates a spare segment.
     ///
@@ -196,6 +202,12 @@ pub trait BlobStore: Send + Sync {
     /// Deletes a blob; succeeds if there is none. On disk it is postponed while a backup reads the store: a later
     /// garbage collection has to delete it.
     fn delete(&self, name: &BlobName) -> Result<(), StoreError>;
+
+    /// Removes what writers that have ended since left unfinished, a day ago or earlier, where the backend does not do that
+    /// by itself. Returns the number of blobs.
+    fn abort_old_uploads(&self) -> Result<usize, StoreError> {
+        Ok(0)
+    }
 
     /// The names with this prefix, sorted.
     fn list(&self, prefix: &str) -> Result<Vec<BlobName>, StoreError>;

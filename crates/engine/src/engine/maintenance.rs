@@ -22,6 +22,9 @@ const MOVES_MAX: usize = 128;
 /// Maximum number of document bytes in flight.
 const MOVES_BYTES: u64 = 1 << 20;
 
+/// Old uploads are looked for at the first of so many garbage collections.
+const UPLOADS_EVERY: u64 = 100;
+
 /// Documents read in one query.
 type DocumentPage = Page<(Namespace, ResourceName, KeyView), Cursor>;
 
@@ -34,6 +37,8 @@ pub(super) struct Maintenance {
     pub(super) shard: kernel::Shard,
     pub(super) options: Options,
     pub(super) watcher: Arc<dyn EngineObserver>,
+    /// The number of garbage collections so far.
+    pub(super) collections: u64,
 }
 
 impl Worker for Maintenance {
@@ -124,7 +129,12 @@ impl Maintenance {
         Ok((moved, bytes))
     }
 
-    fn collect_blobs(&self) {
+    fn collect_blobs(&mut self) {
+        // Uploads of all shards are found at once.
+        if self.shard == kernel::Shard(0) && self.collections.is_multiple_of(UPLOADS_EVERY) {
+            self.report(self.blobs.abort_old_uploads().map(drop));
+        }
+        self.collections += 1;
         match self.uploads.sweep(|| self.referenced_blobs()) {
             Ok(0) => {}
             Ok(deleted) => self.watcher.maintained(MaintenanceEvent::Swept(deleted)),

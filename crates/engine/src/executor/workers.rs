@@ -25,14 +25,19 @@ pub struct Workers {
 
 impl Default for Workers {
     fn default() -> Workers {
-        let appends = Arc::new(Pool::new(THREADS_MAX, false));
-        let timers =
-            Arc::new(Timers { pool: Arc::clone(&appends), state: Mutex::default(), changed: Condvar::new() });
-        Workers { appends, background: Arc::new(Pool::new(BACKGROUND_MAX, true)), timers }
+        Workers::with_appends(THREADS_MAX)
     }
 }
 
 impl Workers {
+    /// Threads for this many appends at once: for logs whose appends wait for another machine.
+    pub fn with_appends(threads_max: usize) -> Workers {
+        let appends = Arc::new(Pool::new(threads_max.max(THREADS_MAX), false));
+        let timers =
+            Arc::new(Timers { pool: Arc::clone(&appends), state: Mutex::default(), changed: Condvar::new() });
+        Workers { appends, background: Arc::new(Pool::new(BACKGROUND_MAX, true)), timers }
+    }
+
     /// The number of threads, the one that waits for timers included.
     pub fn threads(&self) -> usize {
         let pools = [&self.appends, &self.background].map(|pool| lock(&pool.state).threads);

@@ -9,7 +9,10 @@ use store::{BATCH_MAX, ErrorKind, LogStore, StoreError};
 
 use super::batch::PendingBatch;
 use super::inbox::{Capacity, Inbox, is_lease_request};
-use super::{BatchObserver, Ended, Health, MarkInterval, OnEnd, Publish, QUEUE_MAX, ReplyTo};
+use super::pacing::Pacing;
+use super::{
+    BatchObserver, Ended, Health, MarkInterval, OnEnd, Publish, QUEUE_MAX, ReplyTo, SequencerOptions,
+};
 use crate::checkpoint::Mark;
 use crate::decider::BATCH_BYTES;
 use crate::decision::Unavailable;
@@ -20,6 +23,8 @@ use crate::sync::{AtomicBool, Condvar, Mutex, MutexGuard, Ordering, PoisonError,
 
 /// Maximum number of replies and query results in a batch, without those of waiters that were served.
 const BATCH_COMMANDS: usize = 1024;
+/// The same for a log on another machine: its appends take long, and cost the same for any number of commands.
+const REMOTE_BATCH_COMMANDS: usize = 64 * 1024;
 /// More than the last command of a batch adds to it, with the frame around it.
 const RECORD_BYTES: usize = BATCH_BYTES / 4;
 /// Maximum number of connections and deliveries that a turn looks at.
@@ -88,6 +93,9 @@ struct Core {
     /// The timer was due: poll the log for space, or repeat the append.
     retries: bool,
     space: LogSpace,
+    pacing: Pacing,
+    /// Maximum number of replies and query results in a batch.
+    commands_max: usize,
     /// The batch under way takes nothing more from this size on. Behind a large batch in flight it is less than usual: the
     /// log has reserved space for the largest batch, and both must fit if the disk is full.
     bytes_max: usize,
@@ -125,12 +133,13 @@ impl Shared {
         shard: Shard<ReplyTo>,
         mut log: Box<dyn LogStore>,
         observer: Box<dyn BatchObserver>,
-        marks: MarkInterval,
+        options: SequencerOptions,
         on_end: OnEnd,
         executor: &Arc<dyn Executor>,
     ) -> Arc<Shared> {
         reached!();
-        let is_instant = log.is_instant();
+        let (is_instant, is_remote) = (log.is_instant(), log.is_remote());
+        let SequencerOptions { marks, commit_interval } = options;
         let health = health_of(&mut *log);
         let space = health.space;
         Arc::new_cyclic(|this: &Weak<Shared>| {
@@ -149,6 +158,8 @@ impl Shared {
                 armed: None,
                 retries: false,
                 space,
+                pacing: Pacing::new(is_remote, commit_interval),
+                commands_max: if is_remote { REMOTE_BATCH_COMMANDS } else { BATCH_COMMANDS },
                 bytes_max: BATCH_BYTES,
                 on_end: Some(on_end),
                 is_stopping: false,
@@ -291,6 +302,8 @@ impl Shared {
         self.is_returning.store(true, Ordering::Release);
         let mut core = self.lock_core();
         core.set_space(health.space);
+        let now = core.shard.now();
+        core.pacing.appended(now);
         core.writer = WriterSlot::Here(writer);
         self.is_returning.store(false, Ordering::Release);
         drop(core);
@@ -536,7 +549,23 @@ impl Core {
         reached!();
         let replies = self.shard.load().1.saturating_sub(self.shard.served());
         let is_large = self.shard.load().0 >= self.bytes_max;
-        is_large || replies + self.shard.contended() + self.queries.len() >= BATCH_COMMANDS
+        is_large || replies + self.shard.contended() + self.queries.len() >= self.commands_max
+    }
+
+    /// How long the batch under way is held back, so that it may grow; zero if it may be appended now.
+    fn held_back(&self) -> Span {
+        reached!();
+        if self.is_full() || self.is_stopping {
+            return Span(0);
+        }
+        let (bytes, replies) = self.shard.load();
+        self.pacing.wait(self.shard.now(), replies + self.queries.len(), bytes > 0)
+    }
+
+    /// Whether the batch under way contains anything, and is not held back.
+    fn is_ready(&self) -> bool {
+        reached!();
+        self.has_something() && self.held_back() == Span(0)
     }
 
     /// Whether the batch under way contains anything: records, replies, or results of queries.
@@ -565,13 +594,13 @@ impl Core {
     /// The writer and the batch under way, if the writer is here and there is something to append.
     fn take_batch(&mut self) -> Option<Work> {
         reached!();
-        if self.has_something() { self.take_writer() } else { None }
+        if self.is_ready() { self.take_writer() } else { None }
     }
 
     /// The same, also for the log's own sake; or the append to be repeated.
     fn take_work(&mut self, wants_log: bool) -> Option<Work> {
         reached!();
-        if !(wants_log || self.has_something()) {
+        if !(wants_log || self.is_ready()) {
             return None;
         }
         let retries = std::mem::take(&mut self.retries);
@@ -601,6 +630,8 @@ impl Core {
     /// Ends the batch under way.
     fn seal(&mut self, writer: &mut Writer) -> PendingBatch {
         reached!();
+        let commands = self.shard.load().1 + self.queries.len();
+        self.pacing.appending(self.shard.now(), commands);
         let mut turn = self.shard.end_turn();
         if planted!(AnswerEarly) {
             for (to, reply, _) in turn.replies.drain(..) {
@@ -630,7 +661,9 @@ impl Core {
         let retry = waits_for_log.then(|| Span(u64::try_from(RETRY.as_millis()).unwrap_or(u64::MAX)));
         // A full batch gets nothing that is due, and must still be appended.
         let due = self.shard.until_due().filter(|_| !self.is_full());
-        let due = due.into_iter().chain(retry).min();
+        let is_held_back = self.has_something() && matches!(self.writer, WriterSlot::Here(_));
+        let held_back = is_held_back.then(|| self.held_back()).filter(|held_back| *held_back > Span(0));
+        let due = due.into_iter().chain(retry).chain(held_back).min();
         let Some(delay) = due.map(|due| due.min(TIMER_MAX)) else { return false };
         if delay == Span(0) {
             return true;
@@ -681,9 +714,7 @@ impl Writer {
             .append(&mut *self.log)
             .or_else(|error| if planted!(FailureIgnored) { Ok(()) } else { Err(error) })?;
         let Some(sealed) = &batch.turn.sealed else { return Ok(()) };
-        self.marks.since = self.marks.since.saturating_add(sealed.payload.len() as u64);
-        if self.marks.since >= self.marks.every {
-            self.marks.since = 0;
+        if self.marks.count(sealed.payload.len()) {
             let (next, state) = (sealed.seq.next(), batch.turn.state);
             batch.mark = Some(Mark { next, state, extents: self.log.extents() });
         }

@@ -279,6 +279,10 @@ impl LogStore for ObservedLog {
         self.log.is_instant()
     }
 
+    fn is_remote(&self) -> bool {
+        self.log.is_remote()
+    }
+
     fn reserve(&mut self) -> Result<(), StoreError> {
         self.log.reserve()
     }

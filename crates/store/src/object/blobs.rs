@@ -52,12 +52,6 @@ impl ObjectBlobs {
         ObjectBlobs { objects, policy, options }
     }
 
-    /// Aborts uploads that writers have left unfinished, a day ago or earlier. Returns their number.
-    pub fn abort_old_uploads(&self) -> Result<usize, StoreError> {
-        let aborted = self.policy.retry(|| self.objects.abort_old_uploads(names::BLOBS));
-        aborted.map_err(|error| error.into_store_error("aborting old uploads", names::BLOBS))
-    }
-
     fn request<T>(
         &self,
         doing: &str,
@@ -109,6 +103,11 @@ impl BlobStore for ObjectBlobs {
 
     fn delete(&self, name: &BlobName) -> Result<(), StoreError> {
         self.request("deleting a blob", name, |object| self.objects.delete(object))
+    }
+
+    fn abort_old_uploads(&self) -> Result<usize, StoreError> {
+        let aborted = self.policy.retry(|| self.objects.abort_old_uploads(names::BLOBS));
+        aborted.map_err(|error| error.into_store_error("aborting old uploads", names::BLOBS))
     }
 
     fn list(&self, prefix: &str) -> Result<Vec<BlobName>, StoreError> {

@@ -284,6 +284,10 @@ impl LogStore for ObjectLog {
         Ok(())
     }
 
+    fn is_remote(&self) -> bool {
+        true
+    }
+
     /// Nothing to do: a bucket needs no preallocation.
     fn reserve(&mut self) -> Result<(), StoreError> {
         Ok(())

@@ -1,0 +1,101 @@
+//! When a batch is appended: at once, or after a moment in which it may grow.
+//!
+//! An append to an object store takes tens of milliseconds and costs the same for one command as for a thousand. Clients
+//! that wait for their replies send the next request when they get them, all within a few milliseconds. A batch that left
+//! with the first of them would make the others wait for two appends. So after a batch of several commands the next one
+//! waits for as many, but for at most a sixteenth of the time that the last append took.
+//!
+//! Beside that, an operator may set a minimum interval between appends, to pay for fewer of them.
+//!
+//! **Invariant.** A batch is held back by at most the larger of the two, and a full batch, or one of a sequencer that
+//! stops, not at all.
+
+use kernel::{Span, Time};
+
+/// A batch waits at most this part of the time that the last append took.
+const PART: u64 = 16;
+/// A batch waits at most this long for more commands.
+const LINGER_MAX: Span = Span(8);
+
+/// When the next batch may be appended.
+#[derive(Debug)]
+pub(super) struct Pacing {
+    /// An append is a request to another machine.
+    is_remote: bool,
+    /// Minimum interval between the beginnings of two appends.
+    interval: Span,
+    /// The beginning of the last append.
+    began: Option<Time>,
+    /// The batch waits until here, if it has fewer commands than `expected`.
+    lingers_until: Time,
+    /// The number of commands of the last batch.
+    expected: usize,
+}
+
+impl Pacing {
+    pub(super) fn new(is_remote: bool, interval: Span) -> Pacing {
+        Pacing { is_remote, interval, began: None, lingers_until: Time(0), expected: 0 }
+    }
+
+    /// A batch with this many commands leaves.
+    pub(super) fn appending(&mut self, now: Time, commands: usize) {
+        (self.began, self.expected) = (Some(now), commands);
+    }
+
+    /// The batch is durable, and its replies were sent.
+    pub(super) fn appended(&mut self, now: Time) {
+        let took = self.began.map_or(0, |began| now.0.saturating_sub(began.0));
+        let linger = if self.is_remote && self.expected > 1 { (took / PART).min(LINGER_MAX.0) } else { 0 };
+        self.lingers_until = now.after(Span(linger));
+    }
+
+    /// How long a batch has to wait, of which this is known; zero if it may be appended now.
+    pub(super) fn wait(&self, now: Time, commands: usize, has_records: bool) -> Span {
+        let lingers_until = if commands < self.expected { self.lingers_until } else { now };
+        // Results of queries are confirmed without an append.
+        let next = self.began.filter(|_| has_records).map_or(now, |began| began.after(self.interval));
+        Span(lingers_until.max(next).0.saturating_sub(now.0))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_batch_waits_for_as_many_commands_as_the_last_one_had_but_not_for_long() {
+        let mut pacing = Pacing::new(true, Span(0));
+        assert_eq!(pacing.wait(Time(1000), 1, true), Span(0), "the first one waits for nothing");
+        pacing.appending(Time(1000), 64);
+        pacing.appended(Time(1032));
+        assert_eq!(pacing.wait(Time(1032), 63, true), Span(2));
+        assert_eq!(pacing.wait(Time(1033), 1, false), Span(1));
+        assert_eq!(pacing.wait(Time(1032), 64, true), Span(0), "all are here");
+        assert_eq!(pacing.wait(Time(1034), 1, true), Span(0));
+        pacing.appending(Time(1034), 64);
+        pacing.appended(Time(9034));
+        assert_eq!(pacing.wait(Time(9034), 1, true), LINGER_MAX);
+    }
+
+    #[test]
+    fn one_caller_alone_and_a_log_on_disk_never_wait() {
+        let mut alone = Pacing::new(true, Span(0));
+        alone.appending(Time(0), 1);
+        alone.appended(Time(100));
+        assert_eq!(alone.wait(Time(100), 1, true), Span(0));
+        let mut disk = Pacing::new(false, Span(0));
+        disk.appending(Time(0), 64);
+        disk.appended(Time(100));
+        assert_eq!(disk.wait(Time(100), 1, true), Span(0));
+    }
+
+    #[test]
+    fn appends_keep_the_interval_and_queries_need_none() {
+        let mut pacing = Pacing::new(false, Span(250));
+        pacing.appending(Time(1000), 1);
+        pacing.appended(Time(1030));
+        assert_eq!(pacing.wait(Time(1030), 5, true), Span(220));
+        assert_eq!(pacing.wait(Time(1030), 5, false), Span(0));
+        assert_eq!(pacing.wait(Time(1250), 1, true), Span(0));
+    }
+}
