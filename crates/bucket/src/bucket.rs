@@ -1,5 +1,6 @@
 //! A bucket as [`Objects`].
 
+use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -8,7 +9,9 @@ use futures_util::{StreamExt, TryStreamExt};
 use object_store::list::PaginatedListOptions;
 use object_store::path::Path;
 use object_store::{GetOptions, GetRange, PutMode, PutOptions, PutPayload};
-use store::object::{ObjectRange, ObjectUpload, Objects, ObjectsError, ObjectsErrorKind, Page};
+use store::object::{
+    ObjectRange, ObjectUpload, Objects, ObjectsError, ObjectsErrorKind, Page, Pause, RetryPolicy,
+};
 
 use crate::counts::RequestCounts;
 use crate::exchange::{Exchange, Response};
@@ -22,6 +25,10 @@ use crate::url::{BucketUrl, Provider};
 
 /// Maximum number of requests in flight of one call.
 const CONCURRENT_MAX: usize = 128;
+/// Maximum attempts of a request, and the pauses between them.
+const ATTEMPTS_MAX: u32 = 5;
+const PAUSE_MIN: Duration = Duration::from_millis(25);
+const PAUSE_MAX: Duration = Duration::from_secs(1);
 /// The host of GCS: its S3 dialect ignores the condition of a put.
 const GCS_HOST: &str = "storage.googleapis.com";
 
@@ -55,6 +62,21 @@ impl Bucket {
         self.0.counts.clone()
     }
 
+    /// The retries of a server: a few, with pauses that grow. A log repeats an undecided append for ever, through calls of
+    /// its own.
+    pub fn retry_policy(&self) -> RetryPolicy {
+        let client = self.clone();
+        let pause: Pause = Arc::new(move |failed| {
+            let pause = PAUSE_MIN.saturating_mul(1 << failed.min(6)).min(PAUSE_MAX);
+            let pause = pause.mul_f64(0.5 + f64::from(random_byte()) / 512.0);
+            match client.0.runtime.block_on(tokio::time::sleep(pause)) {
+                Some(()) => ControlFlow::Continue(()),
+                None => ControlFlow::Break(()),
+            }
+        });
+        RetryPolicy::new(ATTEMPTS_MAX, pause)
+    }
+
     /// The location of the bucket.
     pub fn url(&self) -> &BucketUrl {
         &self.0.url
@@ -66,6 +88,12 @@ impl Bucket {
     ) -> Result<T, ObjectsError> {
         self.0.runtime.block_on(request(Arc::clone(&self.0))).unwrap_or_else(|| Err(stopped()))
     }
+}
+
+fn random_byte() -> u8 {
+    let mut byte = [0];
+    system::random::fill(&mut byte);
+    byte[0]
 }
 
 fn stopped() -> ObjectsError {

@@ -37,9 +37,18 @@ fn stopped() -> ObjectsError {
     ObjectsError::new(ObjectsErrorKind::TimedOut, "the client of the object store has ended")
 }
 
+/// A part without a copy of its own: an upload has one part in memory.
+struct SharedPart(Arc<Vec<u8>>);
+
+impl AsRef<[u8]> for SharedPart {
+    fn as_ref(&self) -> &[u8] {
+        &self.0
+    }
+}
+
 impl ObjectUpload for BucketUpload {
-    fn put_part(&mut self, number: usize, bytes: &[u8]) -> Result<(), ObjectsError> {
-        let payload = PutPayload::from_bytes(Bytes::copy_from_slice(bytes));
+    fn put_part(&mut self, number: usize, part: &Arc<Vec<u8>>) -> Result<(), ObjectsError> {
+        let payload = PutPayload::from_bytes(Bytes::from_owner(SharedPart(Arc::clone(part))));
         let (client, name, id) = (Arc::clone(&self.bucket), self.name.clone(), self.id.clone());
         let sent = self.bucket.runtime.block_on(async move {
             let path = client.path(&name);

@@ -279,9 +279,9 @@ struct SimUpload {
 }
 
 impl ObjectUpload for SimUpload {
-    fn put_part(&mut self, number: usize, bytes: &[u8]) -> Result<(), ObjectsError> {
+    fn put_part(&mut self, number: usize, part: &Arc<Vec<u8>>) -> Result<(), ObjectsError> {
         self.handle.read(|_| Ok(()))?;
-        self.parts.insert(number, bytes.to_vec());
+        self.parts.insert(number, part.to_vec());
         Ok(())
     }
 

@@ -149,9 +149,14 @@ impl ObjectWriter {
             *upload = Some(begun);
         }
         let upload = upload.as_mut().expect("it has just begun");
-        let (number, part) = (self.parts, &self.buffer[..length]);
-        blobs.request("uploading a part", name, |_| upload.put_part(number, part))?;
-        self.buffer.drain(..length);
+        let rest = self.buffer.split_off(length);
+        let (number, part) = (self.parts, Arc::new(std::mem::replace(&mut self.buffer, rest)));
+        blobs.request("uploading a part", name, |_| upload.put_part(number, &part))?;
+        // The client may keep a part for a moment after its response.
+        let mut buffer = Arc::try_unwrap(part).unwrap_or_default();
+        buffer.clear();
+        buffer.append(&mut self.buffer);
+        self.buffer = buffer;
         self.parts += 1;
         Ok(())
     }

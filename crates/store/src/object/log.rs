@@ -179,7 +179,13 @@ impl ObjectLog {
             Err(error) if error.kind == ObjectsErrorKind::Taken && planted!(ObjectNotReadBack) => {
                 PutOutcome::Theirs("unknown".into())
             }
-            Err(error) if matches!(error.kind, ObjectsErrorKind::Taken | ObjectsErrorKind::TimedOut) => {
+            // Some stores report a name that is in use as a conflict.
+            Err(error)
+                if matches!(
+                    error.kind,
+                    ObjectsErrorKind::Taken | ObjectsErrorKind::Conflict | ObjectsErrorKind::TimedOut
+                ) =>
+            {
                 self.read_back(&name, append)
             }
             Err(error) => PutOutcome::Unknown(error.to_string()),

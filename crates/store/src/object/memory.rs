@@ -96,8 +96,8 @@ struct MemoryUpload {
 }
 
 impl ObjectUpload for MemoryUpload {
-    fn put_part(&mut self, number: usize, bytes: &[u8]) -> Result<(), ObjectsError> {
-        self.parts.insert(number, bytes.to_vec());
+    fn put_part(&mut self, number: usize, part: &Arc<Vec<u8>>) -> Result<(), ObjectsError> {
+        self.parts.insert(number, part.to_vec());
         Ok(())
     }
 

@@ -65,7 +65,7 @@ pub struct ObjectRange {
 /// aborted in the background, as well as that can be done.
 pub trait ObjectUpload: Send {
     /// Sends one part; they are numbered from 0. All but the last have the same length.
-    fn put_part(&mut self, number: usize, bytes: &[u8]) -> Result<(), ObjectsError>;
+    fn put_part(&mut self, number: usize, part: &Arc<Vec<u8>>) -> Result<(), ObjectsError>;
 
     /// Creates the object from the parts. After a failure that is transient, the object may exist.
     fn complete(&mut self) -> Result<(), ObjectsError>;
