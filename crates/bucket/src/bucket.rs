@@ -107,7 +107,8 @@ fn check_endpoint(url: &BucketUrl, options: &BucketOptions) -> Result<(), String
         return Err(format!(
             "{GCS_HOST} ignores the condition of a put in the S3 dialect, so two servers could own one log; use \
              gs://{}/{} instead: endpoint={endpoint}",
-            url.bucket, url.prefix
+            url.bucket,
+            url.prefix.trim_end_matches('/')
         ));
     }
     Ok(())
