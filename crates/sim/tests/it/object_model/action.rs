@@ -173,11 +173,13 @@ impl ObjectModel {
             actions.extend(others(name).map(|to| Action::Close(name, to)));
         }
         if state.budget.floors > 0 && server.floor_due == 0 {
-            let floors = server.log.len.saturating_sub(self.floor_depth)..=server.log.len;
-            let higher = floors.filter(|floor| *floor > state.floor && *floor > server.to_delete.1);
-            actions.extend(higher.map(|floor| Action::RaiseFloor(name, floor)));
+            let floor = server.log.len;
+            if floor > state.floor && floor > server.to_delete.1 {
+                actions.push(Action::RaiseFloor(name, floor));
+            }
         }
-        if let Some(seq) = self.next_deletion(server) {
+        let waits = server.floor_due > 0 && self.variant == Variant::OldFloorDeletedFirst;
+        if let Some(seq) = self.next_deletion(server).filter(|_| !waits) {
             actions.push(Action::Delete(name, seq));
         } else if server.floor_due > 0 {
             actions.push(Action::CreateFloor(name));

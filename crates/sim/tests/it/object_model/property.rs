@@ -9,7 +9,7 @@ use super::state::{Event, Record, Role, SERVERS, State};
 pub(super) const ONE_BATCH: &str = "an acknowledged batch is the one batch of its number";
 pub(super) const NOTHING_LOST: &str = "a later owner has every acknowledged batch";
 pub(super) const CURRENT_READS: &str = "a response that logs nothing reveals a state that was current after its request";
-pub(super) const FLOOR_FIRST: &str = "a batch is deleted only below a floor";
+pub(super) const FLOOR_FIRST: &str = "a batch is deleted or replaced only below a floor";
 pub(super) const RECOVERED_PREFIX: &str = "a recovered state is the beginning of the log";
 pub(super) const REFUSED_NOT_LOGGED: &str = "a command that did not happen is never in the log";
 pub(super) const BLOBS_KEPT: &str = "the blob of the current document exists";

@@ -16,7 +16,7 @@ impl ObjectModel {
             Action::Head(name) => self.head(state, name, false),
             Action::HeadDenied(name) => self.head(state, name, true),
             Action::HeadReply(name) => self.head_reply(state, name),
-            Action::Land(put) => state.land(put),
+            Action::Land(put) => state.land(put, self.variant == Variant::PutOverwrites),
             Action::Duplicate(put) => state.duplicate(put),
             Action::Conflict(put) => self.conflict(state, put),
             Action::TimeOut(name) => self.time_out(state, name),
@@ -105,20 +105,16 @@ impl ObjectModel {
     }
 
     fn head_reply(&self, state: &mut State, name: u8) {
-        let Server { head, read, log, pending, .. } = *state.server(name);
+        let Server { head, read, log, .. } = *state.server(name);
         state.server_mut(name).head = None;
         if head == Some(true) {
             state.stand_down(name);
             state.event = Event::WokenOwnerDeposed;
             return;
         }
-        let mut revealed = log;
-        if let Some(pending) = pending {
-            revealed.push(pending.batch);
-        }
         let serves_later = self.variant == Variant::HeadServesLaterRequest;
         if read.is_some_and(|read| read.is_covered || serves_later) {
-            state.serve_read(name, &revealed);
+            state.serve_read(name, &log);
             state.event = Event::ReadByHead;
         }
         self.append_queued(state, name);
@@ -314,10 +310,10 @@ impl State {
     }
 
     /// Creates the object unless its name is in use.
-    fn land(&mut self, put: Put) {
+    fn land(&mut self, put: Put, overwrites: bool) {
         self.remove_put(put);
         let object = &mut self.objects[usize::from(put.seq)];
-        let is_created = object.is_none();
+        let is_created = object.is_none() || overwrites;
         if is_created {
             *object = Some(put.batch);
             if put.seq == self.log.len {

@@ -5,6 +5,8 @@
 pub(super) enum Variant {
     /// None: the protocol of `store::object`, and of the hand-over.
     Correct,
+    /// The object store ignores the condition of a put.
+    PutOverwrites,
     /// A candidate whose `open` was created owns the log at once, without listing the floors.
     FloorsNotListed,
     /// A candidate lists the floors before its put, and not after it.
