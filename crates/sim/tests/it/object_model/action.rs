@@ -69,7 +69,7 @@ impl ObjectModel {
         for server in (0..).take(SERVERS) {
             self.append_steps(state, server, actions);
             self.read_steps(state, server, actions);
-            self.takeover_steps(state, server, actions);
+            takeover_steps(state, server, actions);
             self.upkeep_steps(state, server, actions);
             self.broken_steps(state, server, actions);
         }
@@ -99,7 +99,9 @@ impl ObjectModel {
                 actions.push(Action::TimeOut(name));
             }
             Attempt::Created => actions.push(Action::Decide(name)),
-            Attempt::Exists | Attempt::TimedOut if state.has_free_put() => actions.push(Action::ReadBack(name)),
+            Attempt::Exists | Attempt::TimedOut if state.has_free_put() => {
+                actions.push(Action::ReadBack(name));
+            }
             _ => {}
         }
         if self.variant == Variant::StandsDownUndecided && state.has_newer_owner(name) {
@@ -128,30 +130,6 @@ impl ObjectModel {
             if self.variant == Variant::DeniedConfirms {
                 actions.push(Action::HeadDenied(name));
             }
-        }
-    }
-
-    fn takeover_steps(&self, state: &State, name: u8, actions: &mut Vec<Action>) {
-        let server = state.server(name);
-        match server.role {
-            Role::Down => actions.push(Action::Open(name)),
-            Role::Listing => actions.push(Action::ListFloors(name)),
-            Role::Opening { .. } | Role::Follower => {
-                if state.object(server.log.len).is_some() {
-                    actions.push(Action::Fetch(name));
-                }
-                let is_opening = server.role != Role::Follower;
-                if is_opening || server.log.len > server.checked || state.floor > server.checked {
-                    actions.push(Action::CheckFloors(name));
-                }
-                if !is_opening && server.log.len == server.checked && state.may_append(name) {
-                    actions.push(Action::TakeOver(name));
-                }
-            }
-            Role::Candidate | Role::Owner => {}
-        }
-        if server.role != Role::Down && state.budget.crashes > 0 {
-            actions.push(Action::Crash(name));
         }
     }
 
@@ -245,6 +223,30 @@ impl ObjectModel {
         };
         let garbage = (0..state.commands).filter(is_garbage).fold(0, |bits, command| bits | 1 << command);
         garbage & state.blobs
+    }
+}
+
+fn takeover_steps(state: &State, name: u8, actions: &mut Vec<Action>) {
+    let server = state.server(name);
+    match server.role {
+        Role::Down => actions.push(Action::Open(name)),
+        Role::Listing => actions.push(Action::ListFloors(name)),
+        Role::Opening { .. } | Role::Follower => {
+            if state.object(server.log.len).is_some() {
+                actions.push(Action::Fetch(name));
+            }
+            let is_opening = server.role != Role::Follower;
+            if is_opening || server.log.len > server.checked || state.floor > server.checked {
+                actions.push(Action::CheckFloors(name));
+            }
+            if !is_opening && server.log.len == server.checked && state.may_append(name) {
+                actions.push(Action::TakeOver(name));
+            }
+        }
+        Role::Candidate | Role::Owner => {}
+    }
+    if server.role != Role::Down && state.budget.crashes > 0 {
+        actions.push(Action::Crash(name));
     }
 }
 

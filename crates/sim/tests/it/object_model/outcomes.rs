@@ -10,11 +10,7 @@ use super::{QUIET, assert_breaks};
 #[test]
 fn a_woken_owner_that_confirms_nothing_serves_a_stale_read() {
     let budget = Budget { reads: 1, ..QUIET };
-    let steps = [
-        "B: puts its open",
-        "store: executes the put of 1 by B: open",
-        "A: a read arrives",
-    ];
+    let steps = ["B: puts its open", "store: executes the put of 1 by B: open", "A: a read arrives"];
     assert_breaks(Variant::ReadUnconfirmed, budget, CURRENT_READS, &steps);
 }
 
@@ -106,11 +102,8 @@ fn a_reformed_batch_of_the_same_writer_is_acknowledged_in_place_of_the_first() {
 #[test]
 fn a_timeout_is_no_failure() {
     let budget = Budget { commands: 1, timeouts: 1, ..QUIET };
-    let steps = [
-        "A: a command arrives",
-        "A: its put times out",
-        "store: executes a late put of 1 by A: command 0",
-    ];
+    let steps =
+        ["A: a command arrives", "A: its put times out", "store: executes a late put of 1 by A: command 0"];
     assert_breaks(Variant::TimeoutIsFailure, budget, REFUSED_NOT_LOGGED, &steps);
 }
 
@@ -213,11 +206,7 @@ fn a_deposed_owner_collects_the_blob_of_its_successor() {
 #[test]
 fn a_blob_is_collected_while_its_commit_is_undecided() {
     let budget = Budget { commands: 1, collections: 1, ..QUIET };
-    let steps = [
-        "A: a command arrives",
-        "store: executes the put of 1 by A: command 0",
-        "A: collects blobs",
-    ];
+    let steps = ["A: a command arrives", "store: executes the put of 1 by A: command 0", "A: collects blobs"];
     assert_breaks(Variant::PinsIgnored, budget, BLOBS_KEPT, &steps);
 }
 

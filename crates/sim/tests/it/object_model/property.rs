@@ -8,7 +8,8 @@ use super::state::{Event, Record, Role, SERVERS, State};
 /// The names of the promises, for the table of broken variants.
 pub(super) const ONE_BATCH: &str = "an acknowledged batch is the one batch of its number";
 pub(super) const NOTHING_LOST: &str = "a later owner has every acknowledged batch";
-pub(super) const CURRENT_READS: &str = "a response that logs nothing reveals a state that was current after its request";
+pub(super) const CURRENT_READS: &str =
+    "a response that logs nothing reveals a state that was current after its request";
 pub(super) const FLOOR_FIRST: &str = "a batch is deleted or replaced only below a floor";
 pub(super) const RECOVERED_PREFIX: &str = "a recovered state is the beginning of the log";
 pub(super) const REFUSED_NOT_LOGGED: &str = "a command that did not happen is never in the log";
@@ -29,9 +30,8 @@ pub(super) fn always() -> Vec<Property<ObjectModel>> {
         Property::always(FLOOR_FIRST, |_, state: &State| state.deletions_are_below_floor()),
         Property::always(RECOVERED_PREFIX, |_, state: &State| state.recovered_states_are_prefixes()),
         Property::always(REFUSED_NOT_LOGGED, |_, state: &State| {
-            (0..state.commands).all(|command| {
-                state.refused & (1 << command) == 0 || !state.log.contains_command(command)
-            })
+            (0..state.commands)
+                .all(|command| state.refused & (1 << command) == 0 || !state.log.contains_command(command))
         }),
         Property::always(BLOBS_KEPT, |_, state: &State| {
             state.log.document().is_none_or(|command| state.blobs & (1 << command) != 0)
@@ -56,9 +56,12 @@ fn sometimes() -> Vec<Property<ObjectModel>> {
             let is_past = |server: &super::state::Server| state.floor > server.log.len;
             state.servers.iter().any(|server| server.role == Role::Candidate && is_past(server))
         }),
-        Property::sometimes("truncation past an owner that does not know its successor", |_, state: &State| {
-            state.servers.iter().any(|server| server.role == Role::Owner && state.floor > server.log.len)
-        }),
+        Property::sometimes(
+            "truncation past an owner that does not know its successor",
+            |_, state: &State| {
+                state.servers.iter().any(|server| server.role == Role::Owner && state.floor > server.log.len)
+            },
+        ),
         Property::sometimes("a late put becomes the next batch", |_, state: &State| {
             state.event == Event::LatePutLanded
         }),
@@ -91,10 +94,14 @@ fn sometimes() -> Vec<Property<ObjectModel>> {
             (0..state.commands).any(|command| state.blobs & (1 << command) == 0)
         }),
         Property::sometimes("hand-over to the server that it names", |_, state: &State| {
-            state.has_successor_after_close(|state, to, owner| owner == to && state.server(to).role == Role::Owner)
+            state.has_successor_after_close(|state, to, owner| {
+                owner == to && state.server(to).role == Role::Owner
+            })
         }),
         Property::sometimes("hand-over to a dead server, and another opens", |_, state: &State| {
-            state.has_successor_after_close(|state, to, owner| owner != to && state.server(to).role == Role::Down)
+            state.has_successor_after_close(|state, to, owner| {
+                owner != to && state.server(to).role == Role::Down
+            })
         }),
         Property::sometimes("hand-over, and the old owner opens again", |_, state: &State| {
             state.log.iter().zip(state.log.iter().skip(1)).any(|(close, open)| {
@@ -109,7 +116,8 @@ impl State {
         self.servers.iter().filter(|server| server.role == Role::Owner).all(|owner| {
             (0..owner.tenure).all(|seq| {
                 let is_logs = self.acknowledged & (1 << seq) == 0 || owner.log.get(seq) == self.log.get(seq);
-                let is_phantom = self.phantom.is_some_and(|(at, batch)| at == seq && owner.log.get(at) != Some(batch));
+                let is_phantom =
+                    self.phantom.is_some_and(|(at, batch)| at == seq && owner.log.get(at) != Some(batch));
                 is_logs && !is_phantom
             })
         })
@@ -124,9 +132,10 @@ impl State {
     }
 
     fn opens_follow_closes(&self) -> bool {
-        self.log.iter().zip(self.log.iter().skip(1)).all(|(batch, next)| {
-            !matches!(batch.record, Record::Close { .. }) || next.begins_tenure()
-        })
+        self.log
+            .iter()
+            .zip(self.log.iter().skip(1))
+            .all(|(batch, next)| !matches!(batch.record, Record::Close { .. }) || next.begins_tenure())
     }
 
     /// A server owns the log, the last tenure is its own, and this many tenures came before it.

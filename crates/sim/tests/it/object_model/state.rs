@@ -109,9 +109,7 @@ pub(super) enum Role {
     /// Not running, or about to recover from the store.
     Down,
     /// Reads the log from this floor, which it has listed.
-    Opening {
-        floor: u8,
-    },
+    Opening { floor: u8 },
     /// Reads what the owner appends.
     Follower,
     /// Its `open` is undecided.

@@ -11,10 +11,10 @@ impl ObjectModel {
     pub(super) fn apply(&self, state: &mut State, action: Action) {
         state.event = Event::Nothing;
         match action {
-            Action::Submit(name) => self.submit(state, name),
+            Action::Submit(name) => state.submit(name),
             Action::Read(name) => self.read(state, name),
-            Action::Head(name) => self.head(state, name, false),
-            Action::HeadDenied(name) => self.head(state, name, true),
+            Action::Head(name) => state.head(name, false),
+            Action::HeadDenied(name) => state.head(name, true),
             Action::HeadReply(name) => self.head_reply(state, name),
             Action::Land(put) => state.land(put, self.variant == Variant::PutOverwrites),
             Action::Duplicate(put) => state.duplicate(put),
@@ -23,20 +23,20 @@ impl ObjectModel {
             Action::Decide(name) => self.won(state, name),
             Action::ReadBack(name) => self.read_back(state, name),
             Action::TakeOver(name) => self.take_over(state, name),
-            Action::ListFloors(name) => self.list_floors(state, name),
+            Action::ListFloors(name) => state.list_floors(name),
             Action::Fetch(name) => self.fetch(state, name),
             Action::CheckFloors(name) => state.check_floors(name),
             Action::Open(name) => state.open(name),
             Action::Crash(name) => state.crash(name),
-            Action::Close(name, to) => self.close(state, name, to),
+            Action::Close(name, to) => state.close(name, to),
             Action::RaiseFloor(name, floor) => self.raise_floor(state, name, floor),
             Action::Delete(name, seq) => state.delete(name, seq),
             Action::Collect(name) => self.collect(state, name),
             Action::CreateFloor(name) => state.create_floor_due(name),
             Action::StandDown(name) => state.stand_down(name),
-            Action::Announce(name, to) => state.announce(name, to),
+            Action::Announce(_, to) => state.announce(to),
             Action::TakeBack(name) => state.server_mut(name).role = Role::Owner,
-            Action::Recommit(name, command) => self.recommit(state, name, command),
+            Action::Recommit(name, command) => state.recommit(name, command),
         }
         self.forget_futile_puts(state);
     }
@@ -55,33 +55,6 @@ impl ObjectModel {
         state.sort_puts();
     }
 
-    /// The command is decided at once, and appended unless the writer is busy.
-    fn submit(&self, state: &mut State, name: u8) {
-        let command = state.commands;
-        state.commands += 1;
-        state.budget.commands -= 1;
-        state.blobs |= 1 << command;
-        state.blob_terms[usize::from(command)] = state.server(name).tenure;
-        state.server_mut(name).queued = Some(command);
-        self.append_queued(state, name);
-    }
-
-    fn recommit(&self, state: &mut State, name: u8, command: u8) {
-        state.refused &= !(1 << command);
-        state.server_mut(name).queued = Some(command);
-        self.append_queued(state, name);
-    }
-
-    fn append_queued(&self, state: &mut State, name: u8) {
-        let server = state.server_mut(name);
-        if server.pending.is_some() || server.head.is_some() {
-            return;
-        }
-        if let Some(command) = server.queued.take() {
-            state.append(name, Record::Write(command));
-        }
-    }
-
     fn read(&self, state: &mut State, name: u8) {
         state.budget.reads -= 1;
         let arrived_at = state.log.len;
@@ -89,18 +62,6 @@ impl ObjectModel {
         if self.variant == Variant::ReadUnconfirmed {
             let revealed = state.server(name).log;
             state.serve_read(name, &revealed);
-        }
-    }
-
-    /// Executed at once; its response is processed later.
-    fn head(&self, state: &mut State, name: u8, is_denied: bool) {
-        let server = state.server(name);
-        let after_undecided = u8::from(server.pending.is_some());
-        let is_found = !is_denied && state.object(server.log.len + after_undecided).is_some();
-        let server = state.server_mut(name);
-        server.head = Some(is_found);
-        if let Some(read) = &mut server.read {
-            read.is_covered = true;
         }
     }
 
@@ -117,7 +78,7 @@ impl ObjectModel {
             state.serve_read(name, &log);
             state.event = Event::ReadByHead;
         }
-        self.append_queued(state, name);
+        state.append_queued(name);
     }
 
     fn conflict(&self, state: &mut State, put: Put) {
@@ -163,8 +124,7 @@ impl ObjectModel {
     }
 
     fn put_again(&self, state: &mut State, name: u8, batch: Batch) {
-        let is_reformed =
-            matches!(self.variant, Variant::BatchReformed | Variant::BatchReformedSameWriter);
+        let is_reformed = matches!(self.variant, Variant::BatchReformed | Variant::BatchReformedSameWriter);
         let server = state.server_mut(name);
         let record = match (server.queued, batch.command()) {
             (Some(queued), command @ Some(_)) if is_reformed => {
@@ -200,7 +160,7 @@ impl ObjectModel {
         if closes && self.variant != Variant::DecidesBehindClose {
             state.follow(name);
         } else {
-            self.append_queued(state, name);
+            state.append_queued(name);
         }
     }
 
@@ -208,7 +168,8 @@ impl ObjectModel {
     fn lost(&self, state: &mut State, name: u8) {
         match state.server(name).role {
             Role::Candidate => {
-                if let Some(command) = state.server(name).pending.and_then(|pending| pending.batch.command()) {
+                if let Some(command) = state.server(name).pending.and_then(|pending| pending.batch.command())
+                {
                     state.refused |= 1 << command;
                 }
                 state.server_mut(name).pending = None;
@@ -240,15 +201,6 @@ impl ObjectModel {
         state.append(name, Record::OpenWith(command));
     }
 
-    fn list_floors(&self, state: &mut State, name: u8) {
-        if state.floor > state.server(name).log.len {
-            state.stand_down(name);
-            state.event = Event::CandidateStoodDown;
-        } else {
-            state.begin_tenure(name);
-        }
-    }
-
     fn fetch(&self, state: &mut State, name: u8) {
         let batch = state.object(state.server(name).log.len).expect("it was there");
         let server = state.server_mut(name);
@@ -256,11 +208,6 @@ impl ObjectModel {
         if self.variant == Variant::FloorsNotListedAfterRead {
             server.checked = server.log.len;
         }
-    }
-
-    fn close(&self, state: &mut State, name: u8, to: u8) {
-        state.budget.closes -= 1;
-        state.append(name, Record::Close { to });
     }
 
     fn raise_floor(&self, state: &mut State, name: u8, floor: u8) {
@@ -289,6 +236,59 @@ impl State {
             read.is_covered = true;
         }
         self.send(name, record);
+    }
+
+    /// The command is decided at once, and appended unless the writer is busy.
+    fn submit(&mut self, name: u8) {
+        let command = self.commands;
+        self.commands += 1;
+        self.budget.commands -= 1;
+        self.blobs |= 1 << command;
+        self.blob_terms[usize::from(command)] = self.server(name).tenure;
+        self.server_mut(name).queued = Some(command);
+        self.append_queued(name);
+    }
+
+    fn recommit(&mut self, name: u8, command: u8) {
+        self.refused &= !(1 << command);
+        self.server_mut(name).queued = Some(command);
+        self.append_queued(name);
+    }
+
+    fn append_queued(&mut self, name: u8) {
+        let server = self.server_mut(name);
+        if server.pending.is_some() || server.head.is_some() {
+            return;
+        }
+        if let Some(command) = server.queued.take() {
+            self.append(name, Record::Write(command));
+        }
+    }
+
+    /// Executed at once; its response is processed later.
+    fn head(&mut self, name: u8, is_denied: bool) {
+        let server = self.server(name);
+        let after_undecided = u8::from(server.pending.is_some());
+        let is_found = !is_denied && self.object(server.log.len + after_undecided).is_some();
+        let server = self.server_mut(name);
+        server.head = Some(is_found);
+        if let Some(read) = &mut server.read {
+            read.is_covered = true;
+        }
+    }
+
+    fn list_floors(&mut self, name: u8) {
+        if self.floor > self.server(name).log.len {
+            self.stand_down(name);
+            self.event = Event::CandidateStoodDown;
+        } else {
+            self.begin_tenure(name);
+        }
+    }
+
+    fn close(&mut self, name: u8, to: u8) {
+        self.budget.closes -= 1;
+        self.append(name, Record::Close { to });
     }
 
     fn send(&mut self, name: u8, record: Record) {
@@ -451,10 +451,9 @@ impl State {
     }
 
     /// The successor goes on as if the log were its own; the message that it has done so is lost.
-    fn announce(&mut self, name: u8, to: u8) {
+    fn announce(&mut self, to: u8) {
         self.budget.closes -= 1;
         let successor = self.server_mut(to);
         (successor.role, successor.tenure) = (Role::Owner, successor.log.len);
-        let _ = name;
     }
 }
