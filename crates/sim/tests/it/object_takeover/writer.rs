@@ -153,7 +153,8 @@ impl LogSession<'_> {
     fn count_lost(&self, error: &StoreError) {
         match (error.kind, self.log.role()) {
             (ErrorKind::Taken, WriterRole::Behind) => self.thread.count("lost the race"),
-            (ErrorKind::Taken, WriterRole::Deposed) => self.thread.count("deposed"),
+            // Another writer's object above the floor, or below it.
+            (ErrorKind::Taken | ErrorKind::Gone, WriterRole::Deposed) => self.thread.count("deposed"),
             (ErrorKind::Refused, WriterRole::Deposed) => self.thread.count("stood down"),
             // It gave up on a batch of unknown outcome, and now has another.
             (ErrorKind::Refused, _) if error.what.contains("outcome of an append is unknown") => {}
