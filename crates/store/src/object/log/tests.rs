@@ -211,9 +211,6 @@ fn a_writer_that_slept_through_a_truncation_steps_down() {
     check(&log);
 }
 
-/// A standby had batch 5 in its index and had not read it. The owner truncated past it, a writer that had
-/// been asleep created its own 5 and stepped down, and then the standby read: a complete object with a valid
-/// checksum.
 /// The model of the protocol found this. The owner's append of 2 lands, and its response is lost. A successor reads it, opens
 /// at 3, and truncates: 2 is deleted. A standby that has read up to 1 puts its first batch at the free 2, and steps down.
 /// The owner then reads the standby's object back, and replied that its commands were not carried out. They were.
@@ -231,7 +228,7 @@ fn below_a_floor_the_object_of_another_does_not_refuse_an_append() {
     let mut successor = objects.open(3, 1);
     assert_eq!(successor.bounds().next, Seq(3), "it has the owner's last batch");
     fill(&mut successor, 5);
-    successor.raise_floor(Seq(4)).expect("within the log");
+    truncate(&mut successor, Seq(4)).expect("within the log");
     assert_eq!(kind(append_next(&mut standby)), ErrorKind::Refused);
 
     objects.fail_lists(true);
@@ -241,6 +238,9 @@ fn below_a_floor_the_object_of_another_does_not_refuse_an_append() {
     assert_eq!(owner.role(), WriterRole::Deposed);
 }
 
+/// A standby had batch 5 in its index and had not read it. The owner truncated past it, a writer that had
+/// been asleep created its own 5 and stepped down, and then the standby read: a complete object with a valid
+/// checksum.
 #[test]
 fn the_object_of_a_late_writer_is_not_read_as_a_batch() {
     let objects = ScriptedObjects::default();
