@@ -69,7 +69,7 @@ impl Bucket {
         let pause: Pause = Arc::new(move |failed| {
             let pause = PAUSE_MIN.saturating_mul(1 << failed.min(6)).min(PAUSE_MAX);
             let pause = pause.mul_f64(0.5 + f64::from(random_byte()) / 512.0);
-            match client.0.runtime.block_on(tokio::time::sleep(pause)) {
+            match client.0.runtime.block_on(async move { tokio::time::sleep(pause).await }) {
                 Some(()) => ControlFlow::Continue(()),
                 None => ControlFlow::Break(()),
             }
