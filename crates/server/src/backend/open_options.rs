@@ -1,15 +1,16 @@
 //! Options of opening a store.
 
 use engine::Options;
-use kernel::Limits;
+
+use crate::backend::memory_plan::ShardLimits;
 
 /// Options of opening a store.
 #[derive(Clone, Debug)]
 pub struct OpenOptions {
     /// The number of shards of a new store; an existing store keeps its own.
     pub shards: u32,
-    /// Limits of the kernel, until the next start.
-    pub limits: Limits,
+    /// Limits of the kernel in each shard, until the next start.
+    pub limits: ShardLimits,
     /// Maintenance of the store.
     pub engine: Options,
     /// Allows a network filesystem.
@@ -18,6 +19,7 @@ pub struct OpenOptions {
 
 impl Default for OpenOptions {
     fn default() -> OpenOptions {
-        OpenOptions { shards: 1, limits: Limits::default(), engine: Options::default(), allow_network: false }
+        let (limits, engine) = (ShardLimits::default(), Options::default());
+        OpenOptions { shards: 1, limits, engine, allow_network: false }
     }
 }
