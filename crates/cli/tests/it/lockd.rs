@@ -49,6 +49,7 @@ mod small_disk;
 mod streaming;
 mod supervised;
 mod support;
+mod threat_model;
 mod upgrade;
 mod waiting;
 mod watch;

@@ -94,7 +94,8 @@ fn start(
     let store = Store { shard: Shard(number), shards: map.shards(), hash_seed };
     let writer = u128::from_le_bytes(random_bytes(random));
     let slots = Slot::all().filter(|slot| map.shard(slot.number()) == number).collect();
-    let tenure = TenureConfig { store, writer, limits: options.limits, slots };
+    let limits = options.limits.in_each_of(map.shards());
+    let tenure = TenureConfig { store, writer, limits, slots };
     let clock = (shared.environment.clock)()
         .map_err(|error| BootError::Io("/proc/sys/kernel/random/boot_id".into(), error))?;
     let (blobs, observer) = (Arc::clone(blobs), Arc::clone(shared.observer));

@@ -122,6 +122,7 @@ pub(crate) fn connect_to(address: &str, config: &Arc<ClientConfig>) -> Connectio
     let name = ServerName::try_from("anything").expect("a name");
     let session = ClientConnection::new(Arc::clone(config), name).expect("sound");
     let stream = TcpStream::connect(address).expect("it listens");
+    stream.set_nodelay(true).expect("an open socket");
     stream.set_read_timeout(Some(DEADLINE)).expect("an open socket");
     stream.set_write_timeout(Some(DEADLINE)).expect("an open socket");
     Connection(StreamOwned::new(session, stream))
