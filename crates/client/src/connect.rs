@@ -2,7 +2,7 @@
 
 use std::io;
 use std::pin::Pin;
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use hyper::Uri;
@@ -13,6 +13,7 @@ use tokio::net::{TcpStream, UnixStream};
 use tokio_rustls::TlsConnector;
 use tokio_rustls::rustls::pki_types::ServerName;
 
+use crate::certificate_error;
 use crate::endpoint::{Address, Endpoint};
 
 /// The version of HTTP that a client speaks over TLS. Without TLS it is HTTP/1.1.
@@ -127,16 +128,78 @@ impl AsyncRead for Socket {
     }
 }
 
+impl Socket {
+    /// The reason of a write that failed: what the server sent before it closed the connection, if it is an error of TLS.
+    ///
+    /// In TLS 1.3 a client may send its request before the server has checked the client's certificate. The alert of a
+    /// server that refuses it is then unread when a write fails with a broken pipe.
+    fn failed_write(&mut self, cx: &mut Context<'_>, failure: io::Error) -> io::Error {
+        let mut unused = [0; 1024];
+        match self.stream.as_mut().poll_read(cx, &mut ReadBuf::new(&mut unused)) {
+            Poll::Ready(Err(alert)) if certificate_error::is_tls(&alert) => alert,
+            _ => failure,
+        }
+    }
+}
+
 impl AsyncWrite for Socket {
     fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
-        self.stream.as_mut().poll_write(cx, buf)
+        let written = ready!(self.stream.as_mut().poll_write(cx, buf));
+        Poll::Ready(written.map_err(|failure| self.failed_write(cx, failure)))
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        self.stream.as_mut().poll_flush(cx)
+        let flushed = ready!(self.stream.as_mut().poll_flush(cx));
+        Poll::Ready(flushed.map_err(|failure| self.failed_write(cx, failure)))
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         self.stream.as_mut().poll_shutdown(cx)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::io::AsyncWriteExt;
+    use tokio_rustls::rustls::{AlertDescription, Error as TlsError};
+
+    use super::*;
+
+    /// A connection that the server has closed: writes fail, and reads end with what it sent before.
+    struct ClosedStream(Option<TlsError>);
+
+    impl AsyncRead for ClosedStream {
+        fn poll_read(self: Pin<&mut Self>, _: &mut Context<'_>, _: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+            Poll::Ready(self.0.clone().map_or(Ok(()), |error| Err(io::Error::other(error))))
+        }
+    }
+
+    impl AsyncWrite for ClosedStream {
+        fn poll_write(self: Pin<&mut Self>, _: &mut Context<'_>, _: &[u8]) -> Poll<io::Result<usize>> {
+            Poll::Ready(Err(io::ErrorKind::BrokenPipe.into()))
+        }
+
+        fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+            Poll::Ready(Err(io::ErrorKind::BrokenPipe.into()))
+        }
+
+        fn poll_shutdown(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+            Poll::Ready(Ok(()))
+        }
+    }
+
+    /// A large document was sent with a revoked certificate. Some of its writes failed before the alert was read: the
+    /// server "cannot be reached", or the commit "may have been applied".
+    #[tokio::test]
+    async fn a_failed_write_is_reported_with_the_alert_that_the_server_sent() {
+        let alert = TlsError::AlertReceived(AlertDescription::CertificateRevoked);
+        let mut refused = Socket::new(ClosedStream(Some(alert)), false);
+        for failure in [refused.write(b"x").await.map(drop), refused.flush().await] {
+            assert!(certificate_error::is_tls(&failure.expect_err("closed")));
+        }
+        let mut closed = Socket::new(ClosedStream(None), false);
+        for failure in [closed.write(b"x").await.map(drop), closed.flush().await] {
+            assert_eq!(failure.expect_err("closed").kind(), io::ErrorKind::BrokenPipe);
+        }
     }
 }
