@@ -107,7 +107,7 @@ impl Running {
     }
 
     /// Waits until the process ends.
-    fn exit_status(&mut self) -> ExitStatus {
+    pub(crate) fn exit_status(&mut self) -> ExitStatus {
         let mut status = None;
         until("the server ends", || {
             status = self.child.try_wait().expect("a child process");
