@@ -173,6 +173,14 @@ fn the_debian_package_has_all_that_it_refers_to() {
         let program = line(&unit, prefix).split(' ').next().expect("a program");
         assert!(root.join(program.trim_start_matches('/')).exists(), "{program}");
     }
+    let rules = root.join("usr/share/lockd/monitoring/lockd.rules.yml");
+    let rules = std::fs::read_to_string(rules).expect("the alert rules");
+    let mut runbooks = rules.lines().filter_map(|line| line.trim().strip_prefix("runbook: docs/")).peekable();
+    assert!(runbooks.peek().is_some());
+    for runbook in runbooks {
+        let page = runbook.split('#').next().expect("a path");
+        assert!(root.join("usr/share/doc/lockd").join(page).exists(), "{runbook}");
+    }
     for name in ["postinst", "prerm", "postrm"] {
         run(Path::new("sh"), &["-n".as_ref(), root.join("DEBIAN").join(name).as_ref()]);
     }
