@@ -94,23 +94,47 @@ impl Repo {
                 layout.jvs().display()
             )));
         }
+        let mut made = Vec::new();
+        let record = Self::create_in(&env, &layout, policy, shared, &mut made).inspect_err(|_| {
+            // A failed init leaves nothing behind, unless another process has made the repository meanwhile.
+            if env.fs.meta(&layout.repo_file()).is_err() {
+                made.iter().rev().for_each(|dir| drop(env.fs.remove_dir(dir)));
+            }
+        })?;
+        Ok(Self { env, layout, record })
+    }
+
+    /// Adds the directories that it creates to `made`.
+    fn create_in(
+        env: &Env,
+        layout: &Layout,
+        policy: LockPolicy,
+        shared: bool,
+        made: &mut Vec<PathBuf>,
+    ) -> Result<RepoRecord> {
         if shared {
-            share_with_group(root)?;
+            share_with_group(layout.root())?;
         }
         for dir in layout.directories() {
-            ensure_dir(&*env.fs, &dir, DIR_MODE).doing("create", &dir)?;
+            match env.fs.make_dir(&dir, DIR_MODE) {
+                Err(cause) if cause.kind() == io::ErrorKind::AlreadyExists => {}
+                other => {
+                    other.doing("create", &dir)?;
+                    made.push(dir.clone());
+                }
+            }
             if shared {
                 share_with_group(&dir)?;
             }
         }
-        prove_filesystem(&env, &layout)?;
-        let created_at = probe::read(&env, &layout)?.within(policy.max_clock_skew_ms())?.now.fs;
+        prove_filesystem(env, layout)?;
+        let created_at = probe::read(env, layout)?.within(policy.max_clock_skew_ms())?.now.fs;
         let repo_id = RepoId::random(&*env.entropy);
         let record = RepoRecord { v: FORMAT, repo_id, created_at, policy, shared };
         env.fs.sync_dir(&layout.jvs()).doing("sync", &layout.jvs())?;
-        create_json(&env, &layout, &layout.repo_file(), &record)?;
+        create_json(env, layout, &layout.repo_file(), &record)?;
         env.fs.sync_dir(layout.root()).doing("sync", layout.root())?;
-        Ok(Self { env, layout, record })
+        Ok(record)
     }
 
     /// Opens the repository in `root`.
@@ -244,7 +268,14 @@ impl Repo {
         let listing = self.worktree_listing()?;
         match listing.damaged.into_iter().next() {
             None => Ok(listing.worktrees),
-            Some(damaged) => Err(damaged.error),
+            Some(damaged) => {
+                let unknown = format!(
+                    "the path of another worktree is unknown, because its record cannot be read; restore the record from \
+                     a backup, or move it away, and retry: worktree={}",
+                    damaged.subject
+                );
+                Err(damaged.error.and(&unknown))
+            }
         }
     }
 

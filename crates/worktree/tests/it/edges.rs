@@ -240,3 +240,20 @@ fn a_failure_after_the_publish_keeps_the_snapshot() {
     let history = fixture.repo.history(&fixture.main, 9).expect("whole");
     fixture.repo.verify(&history[0], &worktree::tree::NoProgress).expect("it is there");
 }
+
+/// A clock was too far off for `init`, which left a directory without a repository behind.
+#[test]
+fn an_init_that_fails_leaves_nothing_behind() {
+    let dir = crate::support::scratch();
+    let root = dir.path().join("repo");
+    fs::create_dir(&root).expect("writable");
+    let ahead = Arc::new(HookedFs::with_clock_ahead_by(3_600_000));
+    let clock = || Arc::new(worktree::clock::SystemClock::new());
+    let policy = worktree::policy::LockPolicy::DEFAULT;
+    let wrong = crate::support::env(dir.path(), ahead, clock());
+    let refused = worktree::repo::Repo::init(wrong, &root, policy);
+    assert_eq!(refused.map(drop).expect_err("the clock is wrong").class(), ErrorClass::ClockSkewExceeded);
+    assert_eq!(fs::read_dir(&root).expect("readable").count(), 0);
+    let right = crate::support::env(dir.path(), Arc::new(worktree::fs::RealFs), clock());
+    worktree::repo::Repo::init(right, &root, policy).expect("an empty directory");
+}
