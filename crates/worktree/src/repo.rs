@@ -23,8 +23,9 @@ use crate::lock::{AcquireRequest, AcquiredLock, Lock};
 use crate::policy::LockPolicy;
 use crate::probe;
 use crate::record::{Entry, EntryEvent, FORMAT, WorktreeState};
-use crate::sequence::{AppendOutcome, Sequence};
+use crate::sequence::{self, AppendOutcome, Sequence};
 use crate::traces::{self, Traces};
+use crate::tree;
 use crate::worktree::{Mode, PayloadPath, Worktree};
 
 /// The repository's record.
@@ -395,30 +396,51 @@ impl Repo {
 
     fn open_sequence(&self, id: &WorktreeId, at: UnixMs) -> Result<()> {
         let dir = self.layout.sequence(id);
-        ensure_dir(&*self.env.fs, &dir, DIR_MODE).doing("create", &dir)?;
-        self.env.fs.sync_dir(&self.layout.locks()).doing("sync", &self.layout.locks())?;
         let sequence = Sequence::new(&self.env, &self.layout, id);
         self.require_no_trace_of_lost(id, &sequence)?;
+        if absent_is_none(self.env.fs.meta(&dir)).doing("stat", &dir)?.is_none() {
+            self.begin_sequence(&dir, at)?;
+        }
+        self.env.fs.sync_dir(&self.layout.locks()).doing("sync", &self.layout.locks())?;
         loop {
             let (n, prev, before) = match sequence.end()? {
                 None => (EntryNumber(1), Digest::NONE, WorktreeState::default()),
                 Some(newest) => (newest.entry.n.next(), newest.digest, newest.entry.state),
             };
             if before.open {
-                // A crash came between the entry and the record, or a concurrent add was first: the record
-                // decides.
+                // It was just begun, or a crash came between the entry and the record, or a concurrent add was
+                // first: the record decides.
                 return Ok(());
             }
-            let event = EntryEvent::Create;
-            let state = before.after(n, &event).expect("a closed sequence can be opened");
-            let by = self.env.process.clone();
-            let attempt = random_hex(&*self.env.entropy, 8);
-            let entry = Entry { v: FORMAT, n, prev, at, by, attempt, state, event };
+            let entry = self.create_entry(n, prev, &before, at);
             sequence.sync()?;
             if sequence.append(&entry)? == AppendOutcome::Appended {
                 return Ok(());
             }
         }
+    }
+
+    /// Creates the directory of a sequence together with its first entry. So a directory without entries is never an
+    /// interrupted add: it has lost them.
+    fn begin_sequence(&self, dir: &Path, at: UnixMs) -> Result<()> {
+        let (fs, temp) = (&*self.env.fs, atomic::temp_name(&self.env, &self.layout.tmp()));
+        let first = self.create_entry(EntryNumber(1), Digest::NONE, &WorktreeState::default(), at);
+        fs.make_dir(&temp, DIR_MODE).doing("create", &temp)?;
+        let written = fs
+            .write_new(&temp.join("1"), &sequence::encode(&first), atomic::FILE_MODE, Durability::Synced)
+            .and_then(|_| fs.sync_dir(&temp))
+            .and_then(|()| fs.rename(&temp, dir));
+        // A directory that has entries is not replaced: then another process was first.
+        let is_there = written.is_ok() || fs.meta(dir).is_ok();
+        drop(tree::remove(fs, &temp));
+        if is_there { Ok(()) } else { written.doing("create", dir) }
+    }
+
+    fn create_entry(&self, n: EntryNumber, prev: Digest, before: &WorktreeState, at: UnixMs) -> Entry {
+        let event = EntryEvent::Create;
+        let state = before.after(n, &event).expect("a closed sequence can be opened");
+        let (by, attempt) = (self.env.process.clone(), random_hex(&*self.env.entropy, 8));
+        Entry { v: FORMAT, n, prev, at, by, attempt, state, event }
     }
 }
 

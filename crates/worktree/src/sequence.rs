@@ -348,7 +348,7 @@ pub(crate) fn renewed_token(name: &OsString) -> Option<FencingToken> {
 }
 
 /// One line of JSON, newline included; the next entry carries the hash of exactly these bytes.
-fn encode(entry: &Entry) -> Vec<u8> {
+pub(crate) fn encode(entry: &Entry) -> Vec<u8> {
     let mut line = serde_json::to_vec(entry).expect("an entry is plain data");
     line.push(b'\n');
     line
