@@ -183,7 +183,20 @@ impl Repo {
     }
 
     /// Takes the lock of `worktree`, and finishes or undoes the restores that earlier holders left behind: a
-    /// lock on files that an earlier holder may still replace protects nothing.
+    /// lock on files that an earlier holder may still replace protects nothing. There is no other public way to take
+    /// a lock; neither of these compiles outside of this crate:
+    ///
+    /// ```compile_fail,E0624
+    /// fn take(lock: &worktree::lock::Lock<'_>, request: &worktree::lock::AcquireRequest<'_>) {
+    ///     let _ = lock.acquire(request);
+    /// }
+    /// ```
+    ///
+    /// ```compile_fail,E0624
+    /// fn append(sequence: &worktree::sequence::Sequence<'_>, entry: &worktree::record::Entry) {
+    ///     let _ = sequence.append(entry);
+    /// }
+    /// ```
     pub fn acquire(&self, worktree: &Worktree, request: &AcquireRequest<'_>) -> Result<AcquiredLock> {
         let lock = self.lock(worktree);
         let mut acquired = lock.acquire(request)?;

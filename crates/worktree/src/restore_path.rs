@@ -63,6 +63,12 @@ struct StagedPath {
     record: PathRecord,
 }
 
+impl StagedPath {
+    fn is_swapped_in(&self) -> Result<bool> {
+        Ok(inode_of(&self.payload, &self.moved)? == Some(self.record.staged_inode))
+    }
+}
+
 impl Repo {
     /// Replaces `path` in the worktree's files, with everything below it, by that of the snapshot. The lease is renewed
     /// until the old files are removed, and a lock that was lost in the meantime is an error.
@@ -108,7 +114,7 @@ impl Repo {
                 let detail = "some of the replaced files could not be removed or kept; `jvs doctor --strict` lists them";
                 Err(RestoreState::Done.mark(error.and(detail)))
             }
-            (Err(error), _) => Err(match self.is_path_swapped_in(&staged) {
+            (Err(error), _) => Err(match staged.is_swapped_in() {
                 Ok(true) => RestoreState::Done.mark(error),
                 _ => RestoreState::NotCommitted.mark(error),
             }),
@@ -241,10 +247,6 @@ impl Repo {
         swapped.map_err(|cause| unswappable(cause, &shown))?;
         rustix::fs::fsync(&ours).doing("sync the directory of", &shown)?;
         Ok(there)
-    }
-
-    fn is_path_swapped_in(&self, staged: &StagedPath) -> Result<bool> {
-        Ok(inode_of(&staged.payload, &staged.moved)? == Some(staged.record.staged_inode))
     }
 
     /// The record of a stage, if it is that of a path.

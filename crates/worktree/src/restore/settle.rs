@@ -155,7 +155,7 @@ impl Repo {
         // A stage without a record, or with a torn one, was never committed.
         let Some(record) = self.stage_record(stage)? else {
             if let Some(path) = self.path_record(stage)? {
-                return self.settle_path(stage, path, worktree);
+                return Ok(self.settle_path(stage, path, worktree));
             }
             self.put_back(stage, worktree)?;
             drop(self.discard_stage(stage));
@@ -169,20 +169,11 @@ impl Repo {
     }
 
     /// The restore of a single path is never finished by another process: its files are kept, or dropped.
-    fn settle_path(
-        &self,
-        stage: &Path,
-        record: PathRecord,
-        worktree: &Worktree,
-    ) -> Result<Option<SettledRestore>> {
+    fn settle_path(&self, stage: &Path, record: PathRecord, worktree: &Worktree) -> Option<SettledRestore> {
         // Files that could not be kept now stay in the stage, and the next settling retries.
         let rescued = self.finish_path(stage, &record, worktree).unwrap_or_default();
         let outcome = SettledOutcome::Finished;
-        Ok(rescued.map(|kept| SettledRestore {
-            snapshot_id: record.snapshot_id,
-            outcome,
-            rescued: Some(kept),
-        }))
+        rescued.map(|kept| SettledRestore { snapshot_id: record.snapshot_id, outcome, rescued: Some(kept) })
     }
 
     fn finish_if_due(

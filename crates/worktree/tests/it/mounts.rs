@@ -168,9 +168,10 @@ fn a_read_only_mount_can_be_read_verified_and_examined() {
     assert!(repo.diff_files(&main, Some(&taken[1]), &NoProgress).expect("it can be compared").is_empty());
     repo.status(&main).expect("it can be read");
     let policy = KeepPolicy { last: Some(1), days: None };
-    let plan = repo.collect_garbage(&[main.clone()], policy, true).expect("a dry run writes nothing");
+    let plan =
+        repo.collect_garbage(std::slice::from_ref(&main), policy, true).expect("a dry run writes nothing");
     assert_eq!(plan.removed, [taken[0].snapshot_id.clone()]);
-    let refused = repo.collect_garbage(&[main.clone()], policy, false).expect_err("read-only");
+    let refused = repo.collect_garbage(std::slice::from_ref(&main), policy, false).expect_err("read-only");
     assert_eq!(refused.class(), ErrorClass::Io);
     assert!(repo.acquire(&main, &crate::support::request()).is_err());
 }
