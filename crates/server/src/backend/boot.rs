@@ -107,7 +107,11 @@ fn start(
 fn wait_for_ownership(number: u32, engine: &Engine) -> Result<(), BootError> {
     let (send, receive) = sync_channel(1);
     let lost = || BootError::Deposed(number);
-    let query = engine.sequencer().query(Box::new(move |_| Box::new(move || drop(send.send(())))));
+    let query = engine.sequencer().query(Box::new(move |_| {
+        Box::new(move || {
+            let _ = send.send(());
+        })
+    }));
     query.map_err(|_| lost())?;
     receive.recv().map_err(|_| lost())
 }
