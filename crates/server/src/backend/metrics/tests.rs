@@ -52,6 +52,7 @@ fn families() -> BTreeMap<String, MetricFamily> {
     let (name, file) = (String::new(), String::new());
     metrics.certificates(&[CertificateDate { which: CertificateUse::Server, name, not_after: 1, file }], 0);
     metrics.limits(&[LimitUsage { name: "lease_bytes_max", used: 1, max: 2 }]);
+    metrics.object_requests(Some(&bucket::RequestCounts::default()));
     metrics.connection_refused("unix");
     metrics.connection_ended("revoked");
     rows(&metrics.text(&[]))
