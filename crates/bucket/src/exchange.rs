@@ -42,6 +42,14 @@ impl Exchange {
         (result, response)
     }
 
+    /// Whether this request is the one of the current operation, and not one for credentials.
+    pub(crate) fn has(uri: &Uri) -> bool {
+        let is_its = |exchange: &Arc<Exchange>| {
+            !exchange.path_end.is_empty() && uri.path().ends_with(&exchange.path_end)
+        };
+        CURRENT.try_with(is_its).unwrap_or(false)
+    }
+
     fn note(uri: &Uri, response: Response) {
         let _ = CURRENT.try_with(|exchange| {
             if uri.path().ends_with(&exchange.path_end) {

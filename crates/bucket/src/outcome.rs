@@ -69,6 +69,18 @@ pub(crate) fn error(provider: Provider, effect: Effect, response: &Response, det
     ObjectsError::new(kind, format!("{what}: {status} {}", first_line(detail)))
 }
 
+/// An error that a response of success has in its body, for some of the objects (deletions of S3 and Azure).
+pub(crate) fn in_body(detail: &str) -> ObjectsError {
+    let is_denied = ["AccessDenied", "Authorization", "403"].iter().any(|word| detail.contains(word));
+    let (kind, what) = match is_denied {
+        true => {
+            (ObjectsErrorKind::Denied, "the object store denies the deletion of an object; check the policy")
+        }
+        false => (ObjectsErrorKind::Unavailable, "the object store did not delete all objects"),
+    };
+    ObjectsError::new(kind, format!("{what}: {}", first_line(detail)))
+}
+
 fn status_of(response: &Response) -> Option<u16> {
     match response {
         Response::Status(status, _) => Some(StatusCode::as_u16(status)),
