@@ -200,6 +200,13 @@ impl ObjectServer {
         uploads.collect()
     }
 
+    /// Makes all open uploads, in all buckets, this much older.
+    pub fn age_uploads(&self, by: Duration) {
+        let mut state = self.shared.store.lock();
+        let uploads = state.buckets.values_mut().flat_map(|bucket| bucket.uploads.values_mut());
+        uploads.for_each(|upload| upload.begun = upload.begun.saturating_sub(by));
+    }
+
     /// Sets the XML document that `GET ?lifecycle` returns; `None` is refused with `NoSuchLifecycleConfiguration`.
     pub fn set_lifecycle(&self, bucket: &str, configuration: Option<&str>) {
         if let Ok(bucket) = self.shared.store.lock().bucket(bucket) {
