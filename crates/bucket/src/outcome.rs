@@ -72,11 +72,10 @@ pub(crate) fn error(provider: Provider, effect: Effect, response: &Response, det
 /// An error that a response of success has in its body, for some of the objects (deletions of S3 and Azure).
 pub(crate) fn in_body(detail: &str) -> ObjectsError {
     let is_denied = ["AccessDenied", "Authorization", "403"].iter().any(|word| detail.contains(word));
-    let (kind, what) = match is_denied {
-        true => {
-            (ObjectsErrorKind::Denied, "the object store denies the deletion of an object; check the policy")
-        }
-        false => (ObjectsErrorKind::Unavailable, "the object store did not delete all objects"),
+    let (kind, what) = if is_denied {
+        (ObjectsErrorKind::Denied, "the object store denies the deletion of an object; check the policy")
+    } else {
+        (ObjectsErrorKind::Unavailable, "the object store did not delete all objects")
     };
     ObjectsError::new(kind, format!("{what}: {}", first_line(detail)))
 }

@@ -62,9 +62,9 @@ impl ObjectServer {
         let handle = runtime.handle().clone();
         let shared = Arc::new(Shared::new(options));
         let listening = Listening::start(&handle, &shared, listeners)?;
-        let (shutdown, shut_down) = oneshot::channel();
+        let (shutdown, ended) = oneshot::channel();
         let thread = std::thread::Builder::new().name("objectserver".into()).spawn(move || {
-            let _ = runtime.block_on(shut_down);
+            let _ = runtime.block_on(ended);
         })?;
         Ok(Self {
             shared,

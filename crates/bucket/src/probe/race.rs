@@ -21,6 +21,14 @@ enum Answer {
     Undecided(String),
 }
 
+/// Whose object is stored after a round.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Stored {
+    Nothing,
+    Creator(usize),
+    Foreign,
+}
+
 impl From<Result<(), ObjectsError>> for Answer {
     fn from(result: Result<(), ObjectsError>) -> Answer {
         match result {
@@ -62,12 +70,17 @@ async fn one_round(session: &Session, round: u32, creators: usize) -> Result<usi
     let answers: Vec<Answer> = join_all(creates).await.into_iter().map(Answer::from).collect();
     let reader = usize::try_from(round).unwrap_or_default();
     let stored = session.read(reader, &name).await.map_err(|error| error.to_string())?;
-    let winner = stored.map(|stored| bytes.iter().position(|bytes| bytes.as_bytes() == stored));
-    judge(&answers, winner)
+    let stored = match stored {
+        None => Stored::Nothing,
+        Some(stored) => {
+            bytes.iter().position(|bytes| bytes.as_bytes() == stored).map_or(Stored::Foreign, Stored::Creator)
+        }
+    };
+    judge(&answers, stored)
 }
 
-/// Judges a round: `stored` is the creator whose object is there, `Some(None)` if it is none of theirs.
-fn judge(answers: &[Answer], stored: Option<Option<usize>>) -> Result<usize, String> {
+/// Judges a round. Returns the number of creators that had no answer.
+fn judge(answers: &[Answer], stored: Stored) -> Result<usize, String> {
     let won: Vec<usize> = (0..answers.len()).filter(|creator| answers[*creator] == Answer::Created).collect();
     let undecided: Vec<&String> = answers
         .iter()
@@ -86,9 +99,9 @@ fn judge(answers: &[Answer], stored: Option<Option<usize>>) -> Result<usize, Str
             let why = undecided.first().map_or("", |why| why.as_str());
             Err(format!("only {answered} of {creators} creators had an answer, which proves nothing: {why}"))
         }
-        (_, None) => Err("several creators had an answer, and the object is missing".to_string()),
-        (_, Some(None)) => Err("the object is that of none of its creators".to_string()),
-        ([winner], Some(Some(stored))) if *winner != stored => {
+        (_, Stored::Nothing) => Err("several creators had an answer, and the object is missing".to_string()),
+        (_, Stored::Foreign) => Err("the object is that of none of its creators".to_string()),
+        ([winner], Stored::Creator(stored)) if *winner != stored => {
             Err("the object is that of another creator than the one that was told that it has won"
                 .to_string())
         }
@@ -108,16 +121,16 @@ mod tests {
     fn a_round_is_judged_by_statuses_and_what_is_stored() {
         use Answer::{Conflict, Created, Exists};
         for (answers, stored, expected) in [
-            (vec![Created, Exists, Exists], Some(Some(0)), Ok(0)),
-            (vec![Conflict, Created, Conflict], Some(Some(1)), Ok(0)),
-            (vec![Exists, undecided(), Exists], Some(Some(1)), Ok(1)),
-            (vec![Exists, Conflict, Conflict], Some(Some(1)), Ok(0)),
-            (vec![Created, Exists, Created], Some(Some(0)), Err("2 of 3")),
-            (vec![Created, undecided(), undecided()], Some(Some(0)), Err("only 1 of 3")),
-            (vec![undecided(), undecided()], None, Err("only 0 of 2")),
-            (vec![Created, Exists], Some(Some(1)), Err("another creator")),
-            (vec![Created, Exists], None, Err("missing")),
-            (vec![Exists, Exists], Some(None), Err("none of its creators")),
+            (vec![Created, Exists, Exists], Stored::Creator(0), Ok(0)),
+            (vec![Conflict, Created, Conflict], Stored::Creator(1), Ok(0)),
+            (vec![Exists, undecided(), Exists], Stored::Creator(1), Ok(1)),
+            (vec![Exists, Conflict, Conflict], Stored::Creator(1), Ok(0)),
+            (vec![Created, Exists, Created], Stored::Creator(0), Err("2 of 3")),
+            (vec![Created, undecided(), undecided()], Stored::Creator(0), Err("only 1 of 3")),
+            (vec![undecided(), undecided()], Stored::Nothing, Err("only 0 of 2")),
+            (vec![Created, Exists], Stored::Creator(1), Err("another creator")),
+            (vec![Created, Exists], Stored::Nothing, Err("missing")),
+            (vec![Exists, Exists], Stored::Foreign, Err("none of its creators")),
         ] {
             match (judge(&answers, stored), expected) {
                 (Ok(count), Ok(expected)) => assert_eq!(count, expected, "{answers:?}"),

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use bucket::{Bucket, Provider};
 use objectserver::{Fault, ObjectServer, ServerOptions};
-use store::object::{ObjectLog, ObjectOptions, RetryPolicy, WriterId};
+use store::object::{ObjectLog, ObjectOptions, Objects as _, ObjectsErrorKind, RetryPolicy, WriterId};
 use store::port::{ErrorKind, LogStore as _, LsnRange, Seq};
 
 use crate::fixture::{BUCKET, client, dialect, size, start_with, stored};
@@ -64,11 +64,39 @@ fn race(bucket: &Bucket, server: &ObjectServer, shard: u32) -> Result<(), String
     }
 }
 
+/// One race of single creates, without a log. A creator is told "taken" by its first request only if the object is the
+/// other's: a client that repeats a create by itself would find its own object.
+fn race_once(bucket: &Bucket, server: &ObjectServer, shard: u32) -> Result<(), String> {
+    let name = format!("once/{shard}");
+    let told = std::thread::scope(|scope| {
+        let creators = [[1; 40], [2; 40]].map(|bytes| {
+            let name = &name;
+            scope.spawn(move || bucket.put_if_absent(name, &bytes).map_err(|error| error.kind))
+        });
+        creators.map(|creator| creator.join().expect("no panic"))
+    });
+    let object = stored(server, &name).ok_or("the object is missing")?;
+    for (told, own) in told.iter().zip([[1; 40], [2; 40]]) {
+        match told {
+            Ok(()) if object != own => {
+                return Err("a creator has won, and the object is another's".to_string());
+            }
+            Err(ObjectsErrorKind::Taken) if object == own => {
+                return Err("a creator was told that its own object is another's".to_string());
+            }
+            Ok(()) | Err(ObjectsErrorKind::Taken | ObjectsErrorKind::TimedOut) => {}
+            Err(kind) => return Err(format!("a lost response was told as {kind:?}")),
+        }
+    }
+    if told == [Ok(()), Ok(())] { Err("both creators have won".to_string()) } else { Ok(()) }
+}
+
 fn races(provider: Provider, seed: u64) {
     let server = server(provider, seed);
     let bucket = client(provider, &server);
     for shard in 0..RUNS_PER_SERVER {
-        if let Err(why) = race(&bucket, &server, shard) {
+        let raced = race(&bucket, &server, shard).and_then(|()| race_once(&bucket, &server, shard));
+        if let Err(why) = raced {
             panic!("{why}: provider={provider:?} SEED={seed} shard={shard}");
         }
     }

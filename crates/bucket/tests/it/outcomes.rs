@@ -75,7 +75,9 @@ fn check_row(provider: Provider, row: Row) {
 #[test]
 fn every_response_to_a_create_is_told_as_it_is() {
     for provider in Provider::ALL {
-        rows().into_iter().for_each(|row| check_row(provider, row));
+        for row in rows() {
+            check_row(provider, row);
+        }
     }
 }
 
@@ -209,11 +211,11 @@ fn of_a_slow_and_a_quick_creator_one_wins() {
         let (slow, quick) = (client(provider, &server), client(provider, &server));
         let hold = server.hold(Operation::Put, "", Moment::BeforeEffect);
         std::thread::scope(|scope| {
-            let held = scope.spawn(|| kind(slow.put_if_absent("log/0/7", b"slow")));
+            let waiting = scope.spawn(|| kind(slow.put_if_absent("log/0/7", b"slow")));
             assert!(hold.wait_for(1, LONG / 60));
             server.insert(BUCKET, &format!("{PREFIX}log/0/7"), "quick");
             hold.release();
-            assert_eq!(held.join().expect("no panic"), Some(Taken), "{provider:?}");
+            assert_eq!(waiting.join().expect("no panic"), Some(Taken), "{provider:?}");
         });
         assert_eq!(kind(quick.put_if_absent("log/0/7", b"again")), Some(Taken), "{provider:?}");
         assert!(server.double_wins().is_empty());

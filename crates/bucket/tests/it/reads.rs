@@ -56,7 +56,7 @@ fn names_of(bucket: &bucket::Bucket, prefix: &str, after: &str) -> Vec<String> {
         if !page.more {
             return names;
         }
-        after = names.last().expect("a page with more has names").clone();
+        after.clone_from(names.last().expect("a page with more has names"));
     }
 }
 
