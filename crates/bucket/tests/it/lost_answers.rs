@@ -19,7 +19,9 @@ const LANES: u32 = 4;
 
 fn server(provider: Provider, seed: u64) -> ObjectServer {
     let server = start_with(ServerOptions { seed, ..ServerOptions::new(dialect(provider), BUCKET) });
-    server.add_fault(Fault::response_lost().with_probability(0.2));
+    // Together every fifth: the connection is closed, or an error takes the place of the response.
+    server.add_fault(Fault::response_lost().with_probability(0.12));
+    server.add_fault(Fault::error_after(500).with_probability(0.1));
     server
 }
 
@@ -84,7 +86,8 @@ fn race_once(bucket: &Bucket, server: &ObjectServer, shard: u32) -> Result<(), S
             Err(ObjectsErrorKind::Taken) if object == own => {
                 return Err("a creator was told that its own object is another's".to_string());
             }
-            Ok(()) | Err(ObjectsErrorKind::Taken | ObjectsErrorKind::TimedOut) => {}
+            Ok(())
+            | Err(ObjectsErrorKind::Taken | ObjectsErrorKind::TimedOut | ObjectsErrorKind::Unavailable) => {}
             Err(kind) => return Err(format!("a lost response was told as {kind:?}")),
         }
     }
