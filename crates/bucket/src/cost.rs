@@ -20,7 +20,7 @@ const DOCUMENT_IN_BATCH_MAX: u64 = 64 << 10;
 /// Batches that one index object describes.
 const INDEX_BATCHES: f64 = 1024.0;
 /// Batches after which a snapshot is made and the log truncated: a snapshot, a floor, a list.
-const SNAPSHOT_BATCHES: f64 = 10_000.0;
+const SNAPSHOT_BATCHES: f64 = 4096.0;
 const SNAPSHOT_REQUESTS: f64 = 3.0;
 /// Requests of a server that does nothing, for each shard and day: old uploads are listed once an hour.
 const IDLE_REQUESTS_A_DAY: f64 = 24.0;

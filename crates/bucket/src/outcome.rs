@@ -142,4 +142,13 @@ mod tests {
         let denied = error(Provider::S3, Effect::Idempotent, &status(403), "x\ny");
         assert!(denied.what.contains("s3:ListBucket") && denied.what.ends_with("detail=\"x\""), "{denied}");
     }
+
+    #[test]
+    fn an_object_that_a_bulk_deletion_leaves_is_denied_or_tried_again() {
+        assert_eq!(
+            in_body("DeleteObjects request failed for key a: AccessDenied").kind,
+            ObjectsErrorKind::Denied
+        );
+        assert_eq!(in_body("failed for key a: InternalError").kind, ObjectsErrorKind::Unavailable);
+    }
 }

@@ -44,6 +44,8 @@ const CLEANUP: Duration = Duration::from_secs(20);
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
 /// Attempts of a check whose requests fail for a reason that may pass.
 const ATTEMPTS: u32 = 3;
+/// The pause before the second attempt; then it grows.
+const PAUSE: Duration = Duration::from_millis(100);
 
 /// How much is checked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize)]
@@ -109,6 +111,18 @@ pub fn probe(
     date: &str,
     progress: &mut dyn FnMut(Progress),
 ) -> Result<Report, String> {
+    probe_within(DEADLINE, url, options, addresses, depth, date, progress)
+}
+
+fn probe_within(
+    deadline: Duration,
+    url: &BucketUrl,
+    options: &BucketOptions,
+    addresses: &[IpAddr],
+    depth: ProbeDepth,
+    date: &str,
+    progress: &mut dyn FnMut(Progress),
+) -> Result<Report, String> {
     let timeout = options.timeout.min(REQUEST_TIMEOUT);
     let options = BucketOptions { timeout, address: None, ..options.clone() };
     let (events, received) = channel();
@@ -117,7 +131,7 @@ pub fn probe(
     let (send, finished) = channel();
     let runner = session.runner();
     runner.runtime.spawn(async move {
-        let report = run(session, report).await;
+        let report = run(session, report, deadline).await;
         let _ = send.send(report);
     });
     // The task drops the other end when it ends.
@@ -126,14 +140,14 @@ pub fn probe(
 }
 
 /// All checks, and then the removal of what they have written.
-async fn run(session: Session, mut report: Report) -> Report {
+async fn run(session: Session, mut report: Report, deadline: Duration) -> Report {
     let began = Instant::now();
     let mut stopped = None;
     for check in session.depth.checks() {
         session.progress(*check);
         let finding = match stopped {
             Some(failed) => Finding::skipped(format!("the check {failed} has failed")),
-            None => limited(&session, *check, began + DEADLINE).await,
+            None => limited(&session, *check, began + deadline).await,
         };
         if finding.is_last {
             stopped = Some(*check);
@@ -158,8 +172,7 @@ fn timed_out() -> Result<(), String> {
 
 /// One check, until the deadline of all of them.
 async fn limited(session: &Session, check: CheckName, deadline: Instant) -> Finding {
-    let late =
-        || Finding::failed(format!("the probe was not finished within {} s", DEADLINE.as_secs())).last();
+    let late = || Finding::failed("the store is too slow: the probe was not finished in time").last();
     if Instant::now() >= deadline {
         return late();
     }
@@ -173,7 +186,9 @@ async fn repeated(session: &Session, check: CheckName) -> Finding {
         attempt += 1;
         match once(session, check, attempt).await {
             Ok(finding) => return finding,
-            Err(error) if error.is_transient() && attempt < ATTEMPTS => {}
+            Err(error) if error.is_transient() && attempt < ATTEMPTS => {
+                tokio::time::sleep(PAUSE * attempt).await;
+            }
             Err(error) => return Finding::failed(error.to_string()).last(),
         }
     }
@@ -191,5 +206,35 @@ async fn once(session: &Session, check: CheckName, attempt: u32) -> Result<Findi
         CheckName::Lifecycle => Ok(bucket_rules::lifecycle(session).await),
         CheckName::Versioning => Ok(bucket_rules::versioning(session).await),
         CheckName::Latency => latency::latency(session, attempt).await,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use objectserver::{Dialect, ObjectServer, ServerOptions};
+
+    use super::*;
+    use crate::static_credentials::StaticCredentials;
+
+    /// A store that answers each request after a while: the probe ends, says so, and removes what it has written.
+    #[test]
+    fn a_probe_ends_at_its_deadline() {
+        let latency = Duration::from_millis(100);
+        let server = ServerOptions { latency, ..ServerOptions::new(Dialect::S3, "trial") };
+        let server = ObjectServer::start(server).expect("a free port");
+        let credentials = Some(StaticCredentials::AccessKey {
+            id: "any".into(),
+            secret: "any".into(),
+            session_token: None,
+        });
+        let options =
+            BucketOptions { endpoint: Some(server.endpoint()), credentials, ..BucketOptions::default() };
+        let url = BucketUrl::parse("s3://trial/prod").expect("a URL");
+        let deadline = Duration::from_millis(450);
+        let report = probe_within(deadline, &url, &options, &[], ProbeDepth::Full, "today", &mut |_| {});
+        let report = report.expect("valid options");
+        assert!(report.verdict().contains("not finished in time"), "{report}");
+        assert!(report.checks.iter().any(|check| check.outcome == Outcome::Skipped), "{report}");
+        assert_eq!(report.checks.len(), CheckName::ALL.len(), "{report}");
     }
 }
