@@ -5,8 +5,8 @@
 //! T = max(latency of a PUT, commit interval), the next append begins after T if a command has arrived by then, and
 //! else with the next command: so there are 1 / (T + e^(−λT) / λ) appends a second.
 //!
-//! **What is absent.** Storage, traffic between regions, reads of documents and queries (a query that no append follows
-//! costs one HEAD, shared by all that wait), stand-bys.
+//! **What is absent.** Storage; bytes sent and received (S3 Express charges for them, the others between regions only);
+//! reads of documents; queries (one that no append follows costs a HEAD, shared by all that wait); stand-bys.
 
 use std::fmt;
 use std::time::Duration;
@@ -77,7 +77,9 @@ pub struct Prices {
     pub deletes_per_million: f64,
     /// The number of objects that one request deletes.
     pub deletes_per_request: u32,
-    /// Where these prices apply, and since when they were looked up.
+    /// The region of these prices; others differ a little.
+    pub region: &'static str,
+    /// The month in which they were looked up, or `unconfirmed`.
     pub date: &'static str,
 }
 
@@ -90,7 +92,8 @@ pub const PRICES: [Prices; 4] = [
         reads_per_million: 0.4,
         deletes_per_million: 0.0,
         deletes_per_request: 1000,
-        date: "us-east-1, 2025-10",
+        region: "us-east-1",
+        date: "2026-11",
     },
     Prices {
         name: "s3-express",
@@ -99,7 +102,8 @@ pub const PRICES: [Prices; 4] = [
         reads_per_million: 0.03,
         deletes_per_million: 0.0,
         deletes_per_request: 1000,
-        date: "us-east-1, 2025-10",
+        region: "us-east-1",
+        date: "2026-11",
     },
     Prices {
         name: "gcs",
@@ -108,7 +112,8 @@ pub const PRICES: [Prices; 4] = [
         reads_per_million: 0.4,
         deletes_per_million: 0.0,
         deletes_per_request: 1,
-        date: "us-central1, 2025-10",
+        region: "us-east1",
+        date: "2026-11",
     },
     Prices {
         name: "azure",
@@ -117,7 +122,8 @@ pub const PRICES: [Prices; 4] = [
         reads_per_million: 0.4,
         deletes_per_million: 0.0,
         deletes_per_request: 256,
-        date: "East US, 2025-10",
+        region: "East US",
+        date: "unconfirmed",
     },
 ];
 

@@ -10,21 +10,21 @@ use crate::url::Provider;
 /// Attempts of a create that must be refused, before a 409 is taken for the store's way to say so.
 const CONFLICTS: usize = 3;
 
-/// A HEAD of a missing object. An owner of a log asks so whether it still is, and "denied" would be no answer.
+/// A HEAD of a missing object: it confirms that a log still has its owner, and "denied" confirms nothing.
 pub(super) async fn missing_object(session: &Session, attempt: u32) -> Result<Finding, ObjectsError> {
     let name = format!("{}missing/{attempt}", session.prefix());
     match session.client(0).head(&name).await {
         Err(error) if error.kind == ObjectsErrorKind::NotFound => {
-            Ok(Finding::passed("a missing object is answered with 404"))
+            Ok(Finding::passed("a HEAD of a missing object returns 404"))
         }
         Err(error) if error.kind == ObjectsErrorKind::Denied => Ok(Finding::failed(format!(
-            "a missing object is denied, and not answered with 404; {}: {}",
+            "a HEAD of a missing object is denied and does not return 404; {}: {}",
             missing_right(session.url().provider),
             error.what
         ))
         .last()),
         Err(error) => Err(error),
-        Ok(_) => Ok(Finding::failed("an object was found that nobody has created").last()),
+        Ok(_) => Ok(Finding::failed("an object was found that was never created").last()),
     }
 }
 
@@ -47,8 +47,8 @@ pub(super) async fn conditional_create(session: &Session, attempt: u32) -> Resul
             Err(error) if error.kind == ObjectsErrorKind::Conflict => conflicts += 1,
             Err(error) => return Err(error),
             Ok(()) => {
-                let what = "the condition of a create is ignored: a second creator of an object was told that it has \
-                            created it, so two servers could own one log";
+                let what = "the condition of a create is ignored: a second create of one object succeeded, so two servers \
+                            could own one log";
                 return Ok(Finding::failed(what).last());
             }
         }

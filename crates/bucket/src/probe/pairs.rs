@@ -1,7 +1,7 @@
 //! Every ordered pair of addresses: what one has created, the other sees at once, and refuses to create again.
 //!
-//! An owner of a log asks for the next name with a HEAD, and takes 404 for "still mine". So a 404 that a cache repeats
-//! would let a deposed owner continue: the name is asked for before it is created, and again right after.
+//! A HEAD of the next name confirms the owner of a log: 404 means that no other writer has taken over. So a 404 that a
+//! cache repeats would let a deposed owner continue: the HEAD is sent before the create, and again right after.
 
 use futures_util::stream::{StreamExt as _, iter};
 use store::object::{ObjectsError, ObjectsErrorKind};
@@ -49,20 +49,20 @@ async fn one_pair(
     let between =
         || format!("created_through={} read_through={}", session.address(creator), session.address(reader));
     if session.exists(reader, &name).await? {
-        return Ok(Some(Finding::failed("an object was found that nobody has created")));
+        return Ok(Some(Finding::failed("an object was found that was never created")));
     }
     session.create(creator, &name, "first").await?;
     if !session.exists(reader, &name).await? {
-        let what = "an object is not found after it was created, where it was missing before: an owner of a log that asks \
-                    whether it still is would be wrong";
+        let what = "an object is not found after it was created, where it was missing before: a deposed owner of a log \
+                    would confirm itself";
         return Ok(Some(Finding::failed(format!("{what}: {}", between()))));
     }
     match session.create(reader, &name, "second").await {
         Err(error) if matches!(error.kind, ObjectsErrorKind::Taken | ObjectsErrorKind::Conflict) => Ok(None),
         Err(error) => Err(error),
         Ok(()) => {
-            let what = "the condition of a create is ignored at an address: a second creator was told that it has created \
-                        the object";
+            let what =
+                "the condition of a create is ignored at an address: a second create of one object succeeded";
             Ok(Some(Finding::failed(format!("{what}: {}", between()))))
         }
     }

@@ -1,7 +1,7 @@
 //! Many creators of one object at once: exactly one wins.
 //!
-//! **Invariant.** A round passes if at most one creator was told that it has won, at least two have an answer, and the
-//! object is the winner's. Creators without an answer are judged by reading the object, as a log does it.
+//! **Invariant.** A round passes if at most one create succeeded, at least two were decided, and the
+//! object is the winner's. Undecided creators are judged by reading the object, as a log does it.
 
 use std::fmt::Write as _;
 
@@ -11,7 +11,7 @@ use store::object::{ObjectsError, ObjectsErrorKind};
 use super::CheckName;
 use super::session::{Finding, Session};
 
-/// What one creator was told.
+/// The response to one create.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Answer {
     Created,
@@ -55,12 +55,13 @@ pub(super) async fn racing_creators(session: &Session) -> Finding {
         let _ = write!(what, " through {} addresses", session.client_count());
     }
     if undecided > 0 {
-        let _ = write!(what, "; {undecided} had no answer, and were judged by reading the object");
+        let _ =
+            write!(what, "; {undecided} had no response that decides, and were judged by reading the object");
     }
     Finding::passed(what)
 }
 
-/// Returns the number of creators that had no answer.
+/// Returns the number of creates that were not decided.
 async fn one_round(session: &Session, round: u32, creators: usize) -> Result<usize, String> {
     let name = session.name(&format!("race/{round}"));
     let bytes: Vec<String> =
@@ -79,7 +80,7 @@ async fn one_round(session: &Session, round: u32, creators: usize) -> Result<usi
     judge(&answers, stored)
 }
 
-/// Judges a round. Returns the number of creators that had no answer.
+/// Judges a round. Returns the number of creates that were not decided.
 fn judge(answers: &[Answer], stored: Stored) -> Result<usize, String> {
     let won: Vec<usize> = (0..answers.len()).filter(|creator| answers[*creator] == Answer::Created).collect();
     let undecided: Vec<&String> = answers
@@ -91,19 +92,19 @@ fn judge(answers: &[Answer], stored: Stored) -> Result<usize, String> {
         .collect();
     let (creators, answered) = (answers.len(), answers.len() - undecided.len());
     match (won.as_slice(), stored) {
-        ([_, _, ..], _) => Err(format!(
-            "{} of {creators} creators of one object were told that they have created it",
-            won.len()
-        )),
+        ([_, _, ..], _) => Err(format!("{} of {creators} creates of one object succeeded", won.len())),
         _ if answered < 2 => {
             let why = undecided.first().map_or("", |why| why.as_str());
-            Err(format!("only {answered} of {creators} creators had an answer, which proves nothing: {why}"))
+            Err(format!(
+                "only {answered} of {creators} creates had a response that decides, which proves nothing: {why}"
+            ))
         }
-        (_, Stored::Nothing) => Err("several creators had an answer, and the object is missing".to_string()),
+        (_, Stored::Nothing) => {
+            Err("creates of an object were decided, and the object is missing".to_string())
+        }
         (_, Stored::Foreign) => Err("the object is that of none of its creators".to_string()),
         ([winner], Stored::Creator(stored)) if *winner != stored => {
-            Err("the object is that of another creator than the one that was told that it has won"
-                .to_string())
+            Err("the object is that of another creator than the one whose create succeeded".to_string())
         }
         _ => Ok(undecided.len()),
     }
