@@ -32,12 +32,16 @@ pub enum BootError {
     },
     /// The file of the store key is missing.
     NoKey(PathBuf),
+    /// The file of a store key that is kept outside of the store is missing.
+    NoOutsideKey(PathBuf),
     /// The file of the store key has another length than 32 bytes.
     BadKey(PathBuf),
     /// A shard cannot be started.
     Shard(u32, OpenError),
     /// The log of a shard has no space for its first record.
     NoSpace(u32, StoreError),
+    /// Another server took over the log of a shard while this one started.
+    Deposed(u32),
     /// A file or directory of secrets that every user may access.
     Exposed(String),
     /// A file or directory cannot be read or written.
@@ -61,6 +65,14 @@ impl fmt::Display for BootError {
                  backup, where it is store/store.key: path={}",
                 path.display()
             ),
+            BootError::NoOutsideKey(path) => {
+                let path = path.display();
+                write!(
+                    f,
+                    "the file of the store key does not exist; copy it to every server of the store, or create it for a \
+                     new one with `(umask 077 && head -c 32 /dev/urandom > {path})`: setting=--store-key-file path={path}"
+                )
+            }
             BootError::BadKey(path) => {
                 write!(
                     f,
@@ -73,6 +85,12 @@ impl fmt::Display for BootError {
                 write!(
                     f,
                     "there is too little free disk space for the log; free some, and start again: {error} shard={shard}"
+                )
+            }
+            BootError::Deposed(shard) => {
+                write!(
+                    f,
+                    "another server has taken over the log; start this one again to take it back: shard={shard}"
                 )
             }
             BootError::Exposed(text) => f.write_str(text),

@@ -1,23 +1,38 @@
 //! Options of opening a store.
 
+use std::path::PathBuf;
+
+use bucket::BucketOptions;
 use engine::Options;
-use kernel::Limits;
+
+use crate::backend::memory_plan::ShardLimits;
 
 /// Options of opening a store.
 #[derive(Clone, Debug)]
 pub struct OpenOptions {
     /// The number of shards of a new store; an existing store keeps its own.
     pub shards: u32,
-    /// Limits of the kernel, until the next start.
-    pub limits: Limits,
+    /// Limits of the kernel in each shard, until the next start.
+    pub limits: ShardLimits,
     /// Maintenance of the store.
     pub engine: Options,
     /// Allows a network filesystem.
     pub allow_network: bool,
+    /// The store key, if it is kept outside of the store.
+    pub store_key_file: Option<PathBuf>,
+    /// How a bucket is reached.
+    pub bucket: BucketOptions,
 }
 
 impl Default for OpenOptions {
     fn default() -> OpenOptions {
-        OpenOptions { shards: 1, limits: Limits::default(), engine: Options::default(), allow_network: false }
+        OpenOptions {
+            shards: 1,
+            limits: ShardLimits::default(),
+            engine: Options::default(),
+            allow_network: false,
+            store_key_file: None,
+            bucket: BucketOptions::default(),
+        }
     }
 }
