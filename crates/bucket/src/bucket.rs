@@ -8,7 +8,7 @@ use bytes::Bytes;
 use futures_util::{StreamExt, TryStreamExt};
 use object_store::list::PaginatedListOptions;
 use object_store::path::Path;
-use object_store::{GetOptions, GetRange, PutMode, PutOptions, PutPayload};
+use object_store::{GetOptions, GetRange, ObjectStoreExt as _, PutMode, PutOptions, PutPayload};
 use store::object::{
     ObjectRange, ObjectUpload, Objects, ObjectsError, ObjectsErrorKind, Page, Pause, RetryPolicy,
 };
@@ -25,6 +25,8 @@ use crate::url::{BucketUrl, Provider};
 
 /// Maximum number of requests in flight of one call.
 const CONCURRENT_MAX: usize = 128;
+/// Maximum number of deletions in flight of one call, where each is a request.
+const DELETES_MAX: usize = 16;
 /// Maximum attempts of a request, and the pauses between them.
 const ATTEMPTS_MAX: u32 = 5;
 const PAUSE_MIN: Duration = Duration::from_millis(25);
@@ -75,6 +77,10 @@ impl Bucket {
             }
         });
         RetryPolicy::new(ATTEMPTS_MAX, pause)
+    }
+
+    pub(crate) fn inner(&self) -> &Arc<Inner> {
+        &self.0
     }
 
     /// The location of the bucket.
@@ -138,14 +144,14 @@ impl Inner {
         Err(outcome::error(self.url.provider, effect, &response, &detail))
     }
 
-    async fn put(&self, name: &str, bytes: Bytes, mode: PutMode) -> Result<(), ObjectsError> {
+    pub(crate) async fn put(&self, name: &str, bytes: Bytes, mode: PutMode) -> Result<(), ObjectsError> {
         let effect = if mode == PutMode::Create { Effect::Create } else { Effect::Idempotent };
         let (path, options) = (self.path(name), PutOptions { mode, ..PutOptions::default() });
         let put = self.library.objects.put_opts(&path, PutPayload::from_bytes(bytes), options);
         self.operation(effect, name, put).await.map(drop)
     }
 
-    async fn get(&self, name: &str, range: Option<GetRange>) -> Result<Vec<u8>, ObjectsError> {
+    pub(crate) async fn get(&self, name: &str, range: Option<GetRange>) -> Result<Vec<u8>, ObjectsError> {
         let path = self.path(name);
         let options = GetOptions { range, ..GetOptions::default() };
         let get = async { self.library.objects.get_opts(&path, options).await?.bytes().await };
@@ -176,29 +182,63 @@ impl Inner {
         }
     }
 
-    async fn head(&self, name: &str) -> Result<u64, ObjectsError> {
+    pub(crate) async fn head(&self, name: &str) -> Result<u64, ObjectsError> {
         let path = self.path(name);
         let options = GetOptions { head: true, ..GetOptions::default() };
         let head = self.library.objects.get_opts(&path, options);
         self.operation(Effect::Idempotent, name, head).await.map(|head| head.meta.size)
     }
 
-    async fn list(&self, prefix: &str, after: &str) -> Result<Page, ObjectsError> {
+    /// One page that has names, or the last one: a store may send pages without any (Azure does).
+    pub(crate) async fn list(&self, prefix: &str, after: &str) -> Result<Page, ObjectsError> {
         let full = format!("{}{prefix}", self.url.prefix);
         let offset = (!after.is_empty()).then(|| format!("{}{after}", self.url.prefix));
-        let options = PaginatedListOptions { offset, ..PaginatedListOptions::default() };
-        let list = self.library.lists.list_paginated(Some(&full), options);
-        let page = self.operation(Effect::Create, "", list).await?;
-        let names =
-            page.result.objects.iter().filter_map(|object| {
+        let mut options = PaginatedListOptions { offset, ..PaginatedListOptions::default() };
+        loop {
+            let list = self.library.lists.list_paginated(Some(&full), options.clone());
+            let page = self.operation(Effect::Create, "", list).await?;
+            let names = page.result.objects.iter().filter_map(|object| {
                 object.location.as_ref().strip_prefix(&self.url.prefix).map(str::to_string)
             });
-        let mut names: Vec<String> = names.filter(|name| name.as_str() > after).collect();
-        names.sort_unstable();
-        Ok(Page { names, more: page.page_token.is_some() })
+            let mut names: Vec<String> = names.filter(|name| name.as_str() > after).collect();
+            names.sort_unstable();
+            if page.page_token.is_none() || !names.is_empty() {
+                return Ok(Page { names, more: page.page_token.is_some() });
+            }
+            options.page_token = page.page_token;
+        }
     }
 
-    async fn delete_all(&self, names: Vec<String>) -> Result<(), ObjectsError> {
+    /// Deletes as many objects by one request as the dialect can. Each group has the time of one request.
+    pub(crate) async fn delete_all(&self, names: Vec<String>) -> Result<(), ObjectsError> {
+        let group = match self.url.provider {
+            Provider::S3 => 1000,
+            Provider::Azure => 256,
+            Provider::Gcs => return self.delete_each(names).await,
+        };
+        for names in names.chunks(group) {
+            self.delete_group(names).await?;
+        }
+        Ok(())
+    }
+
+    /// By one request for each (GCS).
+    async fn delete_each(&self, names: Vec<String>) -> Result<(), ObjectsError> {
+        let deletes: Vec<_> = names.iter().map(|name| self.delete_one(name)).collect();
+        let deletes = futures_util::stream::iter(deletes).buffer_unordered(DELETES_MAX);
+        deletes.try_for_each(|()| futures_util::future::ready(Ok(()))).await
+    }
+
+    async fn delete_one(&self, name: &str) -> Result<(), ObjectsError> {
+        let path = self.path(name);
+        match self.operation(Effect::Idempotent, name, self.library.objects.delete(&path)).await {
+            Err(error) if error.kind == ObjectsErrorKind::NotFound => Ok(()),
+            deleted => deleted,
+        }
+    }
+
+    /// By one request for all of them.
+    async fn delete_group(&self, names: &[String]) -> Result<(), ObjectsError> {
         let paths: Vec<_> = names.iter().map(|name| Ok(self.path(name))).collect();
         let deleted = self.library.objects.delete_stream(futures_util::stream::iter(paths).boxed());
         let deleted = deleted
@@ -209,14 +249,20 @@ impl Inner {
             .try_for_each(|_| futures_util::future::ready(Ok(())));
         let limited = tokio::time::timeout(self.timeout, deleted);
         let (result, response) = Exchange::observe("", limited).await;
-        match result {
-            Ok(Ok(())) => Ok(()),
-            Ok(Err(error)) => {
-                Err(outcome::error(self.url.provider, Effect::Create, &response, &error.to_string()))
-            }
-            Err(_) => Err(ObjectsError::new(ObjectsErrorKind::TimedOut, "deleting objects took too long")),
-        }
+        let detail = match result {
+            // All objects are missing because the bucket is.
+            Ok(Ok(())) if status_is(&response, 404) => "the bucket is missing".to_string(),
+            Ok(Ok(())) => return Ok(()),
+            Ok(Err(error)) if is_success(&response) => return Err(outcome::in_body(&error.to_string())),
+            Ok(Err(error)) => error.to_string(),
+            Err(_) => format!("no whole response within {} ms", self.timeout.as_millis()),
+        };
+        Err(outcome::error(self.url.provider, Effect::Create, &response, &detail))
     }
+}
+
+fn status_is(response: &Response, expected: u16) -> bool {
+    matches!(response, Response::Status(status, _) if status.as_u16() == expected)
 }
 
 fn is_success(response: &Response) -> bool {

@@ -11,11 +11,12 @@ use std::fmt;
 use std::net::{IpAddr, SocketAddr};
 use std::path::Path;
 use std::pin::Pin;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
 use async_trait::async_trait;
+use http::Uri;
 use http_body_util::BodyExt;
 use hyper_rustls::{HttpsConnector, HttpsConnectorBuilder};
 use hyper_util::client::legacy::Client;
@@ -45,9 +46,15 @@ pub(crate) struct Connector {
     tls: Arc<ClientConfig>,
     address: Option<IpAddr>,
     counts: RequestCounts,
+    origin: Arc<OnceLock<Uri>>,
 }
 
 impl Connector {
+    /// The URL of the service, known since the first operation: what the library has made of options and environment.
+    pub(crate) fn origin(&self) -> Option<&Uri> {
+        self.origin.get()
+    }
+
     /// Fails if the trusted CAs cannot be read.
     pub(crate) fn new(options: &BucketOptions, counts: RequestCounts) -> Result<Connector, String> {
         let is_plain = options.endpoint.as_deref().is_some_and(|endpoint| endpoint.starts_with("http://"));
@@ -60,7 +67,7 @@ impl Connector {
         let config = ClientConfig::builder_with_provider(provider).with_safe_default_protocol_versions();
         let config = config.map_err(|error| format!("TLS cannot be used: {error}"))?;
         let tls = Arc::new(config.with_root_certificates(roots).with_no_client_auth());
-        Ok(Connector { tls, address: options.address, counts })
+        Ok(Connector { tls, address: options.address, counts, origin: Arc::default() })
     }
 }
 
@@ -86,7 +93,7 @@ impl object_store::client::HttpConnector for Connector {
             .pool_idle_timeout(IDLE)
             .pool_timer(TokioTimer::new())
             .build(connector);
-        Ok(HttpClient::new(Service { client, counts: self.counts.clone() }))
+        Ok(HttpClient::new(Service { client, counts: self.counts.clone(), origin: Arc::clone(&self.origin) }))
     }
 }
 
@@ -94,6 +101,7 @@ impl object_store::client::HttpConnector for Connector {
 struct Service {
     client: Client<HttpsConnector<HttpConnector<Resolver>>, HttpRequestBody>,
     counts: RequestCounts,
+    origin: Arc<OnceLock<Uri>>,
 }
 
 impl fmt::Debug for Service {
@@ -108,6 +116,9 @@ impl HttpService for Service {
         let uri = request.uri().clone();
         self.counts.add(Operation::of(request.method(), &uri));
         Exchange::sent(&uri);
+        if Exchange::has(&uri) {
+            self.origin.get_or_init(|| uri.clone());
+        }
         let response = self.client.request(request).await.map_err(|error| {
             if error.is_connect() {
                 Exchange::not_sent(&uri);

@@ -12,10 +12,11 @@
 //!
 //! In reading order: `url` is the location of a store, `options` how it is reached; `exchange` is the status of a request,
 //! and `outcome` what it means; `http` sends requests; `credentials` runs a credential process; `provider` builds the
-//! library's client; `bucket` is the client, `upload` its uploads in parts; [`probe`] tests whether a store can be
-//! trusted.
+//! library's client; `bucket` is the client, `upload` its uploads in parts; `upload_list` sends the requests that the library
+//! does not have; [`probe`] tests whether a store can be trusted, and [`cost`] estimates what it charges.
 
 mod url;
+mod static_credentials;
 mod options;
 mod exchange;
 mod outcome;
@@ -28,8 +29,10 @@ mod bucket;
 mod upload;
 mod upload_list;
 pub mod probe;
+pub mod cost;
 
 pub use bucket::Bucket;
 pub use counts::{Operation, RequestCounts};
 pub use options::{BucketOptions, Encryption};
+pub use static_credentials::StaticCredentials;
 pub use url::{BucketUrl, Provider};

@@ -6,6 +6,8 @@ use std::time::Duration;
 
 use store::object::UploadOptions;
 
+use crate::static_credentials::StaticCredentials;
+
 /// Encryption on the side of the store (S3).
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Encryption {
@@ -18,8 +20,8 @@ pub enum Encryption {
     Kms(Option<String>),
 }
 
-/// How an object store is reached. Credentials come from the provider's environment: variables, web identity, the
-/// metadata service of the machine.
+/// How an object store is reached. Credentials come from the provider's environment, unless they are given here:
+/// variables, web identity, the metadata service of the machine.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BucketOptions {
     /// The region (S3).
@@ -36,6 +38,8 @@ pub struct BucketOptions {
     pub timeout: Duration,
     /// A command that prints credentials, as in a profile of the AWS command line (S3).
     pub credential_process: Option<String>,
+    /// Credentials in place of those of the environment, of the kind that the dialect has.
+    pub credentials: Option<StaticCredentials>,
     /// Trusted CAs of the service in a PEM file, in place of those of the system.
     pub ca_file: Option<PathBuf>,
     /// Sends all requests to this address of the endpoint: for a probe.
@@ -62,6 +66,7 @@ impl Default for BucketOptions {
             multipart_threshold: BucketOptions::PART_BYTES_MIN,
             timeout: Duration::from_secs(30),
             credential_process: None,
+            credentials: None,
             ca_file: None,
             address: None,
         }

@@ -75,6 +75,19 @@ pub(crate) fn error(provider: Provider, effect: Effect, response: &Response, det
     ObjectsError::new(kind, format!("{what}: {status} {}", first_line(detail)))
 }
 
+/// An error that a response of success has in its body, for some of the objects (deletions of S3 and Azure).
+pub(crate) fn in_body(detail: &str) -> ObjectsError {
+    // The code of S3 is a word, that of Azure a status. A name that contains such a number is no reason.
+    let codes = ["(code: AccessDenied)", "(code: 403)"];
+    let is_denied = codes.iter().any(|code| detail.contains(code));
+    let (kind, what) = if is_denied {
+        (ObjectsErrorKind::Denied, "the object store denies the deletion of an object; check the policy")
+    } else {
+        (ObjectsErrorKind::Unavailable, "the object store did not delete all objects")
+    };
+    ObjectsError::new(kind, format!("{what}: {}", first_line(detail)))
+}
+
 /// The library asks the metadata service of the machine if nothing else has credentials.
 fn is_about_credentials(detail: &str) -> bool {
     ["169.254.", "credential", "metadata", "token"].iter().any(|word| detail.contains(word))
@@ -141,5 +154,21 @@ mod tests {
         }
         let denied = error(Provider::S3, Effect::Idempotent, &status(403), "x\ny");
         assert!(denied.what.contains("s3:ListBucket") && denied.what.ends_with("detail=\"x\""), "{denied}");
+    }
+
+    /// The texts are those of the library. A name with 403 in it, as every log has one, was once taken for a denial.
+    #[test]
+    fn an_object_that_a_bulk_deletion_leaves_is_denied_or_tried_again() {
+        for (detail, expected) in [
+            ("request failed for key log/0/1: Access Denied (code: AccessDenied)", ObjectsErrorKind::Denied),
+            ("request failed for key log/0/1: Forbidden (code: 403)", ObjectsErrorKind::Denied),
+            (
+                "request failed for key log/0/0403: We failed (code: InternalError)",
+                ObjectsErrorKind::Unavailable,
+            ),
+            ("request failed for key log/0/0403: Server Busy (code: 503)", ObjectsErrorKind::Unavailable),
+        ] {
+            assert_eq!(in_body(detail).kind, expected, "{detail}");
+        }
     }
 }

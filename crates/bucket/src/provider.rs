@@ -2,18 +2,22 @@
 
 use std::sync::Arc;
 
-use object_store::aws::{AmazonS3Builder, S3ConditionalPut};
-use object_store::azure::MicrosoftAzureBuilder;
-use object_store::gcp::GoogleCloudStorageBuilder;
+use object_store::aws::{AmazonS3Builder, AwsCredential, S3ConditionalPut};
+use object_store::azure::{AzureAccessKey, AzureCredential, MicrosoftAzureBuilder};
+use object_store::gcp::{GcpCredential, GcpCredentialProvider, GoogleCloudStorageBuilder};
 use object_store::list::PaginatedListStore;
 use object_store::multipart::MultipartStore;
 use object_store::signer::Signer;
-use object_store::{ObjectStore, RetryConfig};
+use object_store::{ObjectStore, RetryConfig, StaticCredentialProvider};
 
 use crate::credentials::CredentialProcess;
 use crate::http::Connector;
 use crate::options::{BucketOptions, Encryption};
+use crate::static_credentials::StaticCredentials;
 use crate::url::{BucketUrl, Provider};
+
+/// The service of Google.
+const GCS_ENDPOINT: &str = "https://storage.googleapis.com";
 
 /// The library's client, by its interfaces.
 #[derive(Clone)]
@@ -21,8 +25,18 @@ pub(crate) struct Library {
     pub(crate) objects: Arc<dyn ObjectStore>,
     pub(crate) lists: Arc<dyn PaginatedListStore>,
     pub(crate) uploads: Arc<dyn MultipartStore>,
-    /// Signs requests that the library does not have; not for Azure, which needs none of them.
-    pub(crate) signer: Option<Arc<dyn Signer>>,
+    pub(crate) bucket_access: BucketAccess,
+}
+
+/// How requests to the bucket itself are authorized, which the library does not have.
+#[derive(Clone)]
+pub(crate) enum BucketAccess {
+    /// By a signature in the URL (S3).
+    Signed(Arc<dyn Signer>),
+    /// By a token, at this URL (GCS). A signature would need a private key, or a request to another service.
+    Bearer(String, GcpCredentialProvider),
+    /// Azure has no such requests.
+    None,
 }
 
 impl Library {
@@ -31,6 +45,7 @@ impl Library {
         options: &BucketOptions,
         connector: Connector,
     ) -> Result<Library, String> {
+        check_credentials(url, options)?;
         let built = match url.provider {
             Provider::S3 => s3(url, options, connector),
             Provider::Gcs => gcs(url, options, connector),
@@ -38,6 +53,22 @@ impl Library {
         };
         built.map_err(|error| format!("the object store cannot be used: {error} store={url}"))
     }
+}
+
+fn check_credentials(url: &BucketUrl, options: &BucketOptions) -> Result<(), String> {
+    let provider = match &options.credentials {
+        None => return Ok(()),
+        Some(StaticCredentials::AccessKey { .. }) => Provider::S3,
+        Some(StaticCredentials::BearerToken(_)) => Provider::Gcs,
+        Some(StaticCredentials::AccountKey { .. }) => Provider::Azure,
+    };
+    if provider == url.provider {
+        return Ok(());
+    }
+    Err(format!(
+        "the credentials are those of another kind of store: of={}:// store={url}",
+        provider.scheme()
+    ))
 }
 
 /// The library never retries: see the crate's documentation.
@@ -60,6 +91,11 @@ fn s3(url: &BucketUrl, options: &BucketOptions, connector: Connector) -> object_
     if let Some(command) = &options.credential_process {
         builder = builder.with_credentials(Arc::new(CredentialProcess::new(command)));
     }
+    if let Some(StaticCredentials::AccessKey { id, secret, session_token }) = &options.credentials {
+        let (key_id, secret_key, token) = (id.clone(), secret.clone(), session_token.clone());
+        let credential = AwsCredential { key_id, secret_key, token };
+        builder = builder.with_credentials(Arc::new(StaticCredentialProvider::new(credential)));
+    }
     let (algorithm, key) = match &options.encryption {
         Encryption::Bucket => (None, None),
         Encryption::Aes256 => (Some("AES256"), None),
@@ -72,7 +108,8 @@ fn s3(url: &BucketUrl, options: &BucketOptions, connector: Connector) -> object_
         builder = builder.with_config("aws_sse_kms_key_id".parse()?, key);
     }
     let store = Arc::new(builder.build()?);
-    Ok(Library { objects: store.clone(), lists: store.clone(), uploads: store.clone(), signer: Some(store) })
+    let bucket_access = BucketAccess::Signed(store.clone());
+    Ok(Library { objects: store.clone(), lists: store.clone(), uploads: store, bucket_access })
 }
 
 fn gcs(url: &BucketUrl, options: &BucketOptions, connector: Connector) -> object_store::Result<Library> {
@@ -83,8 +120,15 @@ fn gcs(url: &BucketUrl, options: &BucketOptions, connector: Connector) -> object
     if let Some(endpoint) = &options.endpoint {
         builder = builder.with_base_url(endpoint);
     }
+    if let Some(StaticCredentials::BearerToken(token)) = &options.credentials {
+        let credential = GcpCredential { bearer: token.clone() };
+        builder = builder.with_credentials(Arc::new(StaticCredentialProvider::new(credential)));
+    }
     let store = Arc::new(builder.build()?);
-    Ok(Library { objects: store.clone(), lists: store.clone(), uploads: store.clone(), signer: Some(store) })
+    let endpoint = options.endpoint.as_deref().unwrap_or(GCS_ENDPOINT).trim_end_matches('/');
+    let bucket_url = format!("{endpoint}/{}", url.bucket);
+    let bucket_access = BucketAccess::Bearer(bucket_url, Arc::clone(store.credentials()));
+    Ok(Library { objects: store.clone(), lists: store.clone(), uploads: store, bucket_access })
 }
 
 fn azure(url: &BucketUrl, options: &BucketOptions, connector: Connector) -> object_store::Result<Library> {
@@ -95,6 +139,12 @@ fn azure(url: &BucketUrl, options: &BucketOptions, connector: Connector) -> obje
     if let Some(endpoint) = &options.endpoint {
         builder = builder.with_endpoint(endpoint.clone()).with_allow_http(endpoint.starts_with("http://"));
     }
+    if let Some(StaticCredentials::AccountKey { account, key }) = &options.credentials {
+        let credential = AzureCredential::AccessKey(AzureAccessKey::try_new(key)?);
+        let provider = Arc::new(StaticCredentialProvider::new(credential));
+        builder = builder.with_account(account).with_credentials(provider);
+    }
     let store = Arc::new(builder.build()?);
-    Ok(Library { objects: store.clone(), lists: store.clone(), uploads: store, signer: None })
+    let bucket_access = BucketAccess::None;
+    Ok(Library { objects: store.clone(), lists: store.clone(), uploads: store, bucket_access })
 }

@@ -10,6 +10,7 @@ use store::object::{ObjectUpload, ObjectsError, ObjectsErrorKind};
 
 use crate::bucket::Inner;
 use crate::outcome::Effect;
+use crate::url::Provider;
 
 /// An upload in parts. Dropped before it is completed, it is aborted in the background.
 pub(crate) struct BucketUpload {
@@ -22,14 +23,54 @@ pub(crate) struct BucketUpload {
 
 impl BucketUpload {
     pub(crate) fn begin(bucket: Arc<Inner>, name: &str) -> Result<BucketUpload, ObjectsError> {
-        let (name, client) = (name.to_string(), Arc::clone(&bucket));
-        let object = name.clone();
-        let begun = bucket.runtime.block_on(async move {
-            let path = client.path(&object);
-            client.operation(Effect::Create, &object, client.library.uploads.create_multipart(&path)).await
-        });
+        let (object, client) = (name.to_string(), Arc::clone(&bucket));
+        let begun = bucket.runtime.block_on(async move { client.begin_upload(&object).await });
         let id = begun.unwrap_or_else(|| Err(stopped()))?;
-        Ok(BucketUpload { bucket, name, id, parts: BTreeMap::new(), is_completed: false })
+        Ok(BucketUpload { bucket, name: name.to_string(), id, parts: BTreeMap::new(), is_completed: false })
+    }
+}
+
+impl Inner {
+    /// Returns the id of the upload.
+    pub(crate) async fn begin_upload(&self, name: &str) -> Result<String, ObjectsError> {
+        // An upload of Azure begins with its first part: nothing is sent.
+        if self.url.provider == Provider::Azure {
+            return Ok(String::new());
+        }
+        let path = self.path(name);
+        self.operation(Effect::Create, name, self.library.uploads.create_multipart(&path)).await
+    }
+
+    pub(crate) async fn upload_part(
+        &self,
+        name: &str,
+        id: &String,
+        number: usize,
+        payload: PutPayload,
+    ) -> Result<PartId, ObjectsError> {
+        let path = self.path(name);
+        let put = self.library.uploads.put_part(&path, id, number, payload);
+        self.operation(Effect::Idempotent, name, put).await
+    }
+
+    pub(crate) async fn complete_upload(
+        &self,
+        name: &str,
+        id: &String,
+        parts: Vec<PartId>,
+    ) -> Result<(), ObjectsError> {
+        let path = self.path(name);
+        let complete = self.library.uploads.complete_multipart(&path, id, parts);
+        self.operation(Effect::Idempotent, name, complete).await.map(drop)
+    }
+
+    pub(crate) async fn abort_upload(&self, name: &str, id: &String) -> Result<(), ObjectsError> {
+        // Azure forgets the parts by itself.
+        if self.url.provider == Provider::Azure {
+            return Ok(());
+        }
+        let path = self.path(name);
+        self.operation(Effect::Idempotent, name, self.library.uploads.abort_multipart(&path, id)).await
     }
 }
 
@@ -50,11 +91,10 @@ impl ObjectUpload for BucketUpload {
     fn put_part(&mut self, number: usize, part: &Arc<Vec<u8>>) -> Result<(), ObjectsError> {
         let payload = PutPayload::from_bytes(Bytes::from_owner(SharedPart(Arc::clone(part))));
         let (client, name, id) = (Arc::clone(&self.bucket), self.name.clone(), self.id.clone());
-        let sent = self.bucket.runtime.block_on(async move {
-            let path = client.path(&name);
-            let put = client.library.uploads.put_part(&path, &id, number, payload);
-            client.operation(Effect::Idempotent, &name, put).await
-        });
+        let sent = self
+            .bucket
+            .runtime
+            .block_on(async move { client.upload_part(&name, &id, number, payload).await });
         self.parts.insert(number, sent.unwrap_or_else(|| Err(stopped()))?);
         Ok(())
     }
@@ -62,11 +102,8 @@ impl ObjectUpload for BucketUpload {
     fn complete(&mut self) -> Result<(), ObjectsError> {
         let parts: Vec<PartId> = self.parts.values().cloned().collect();
         let (client, name, id) = (Arc::clone(&self.bucket), self.name.clone(), self.id.clone());
-        let completed = self.bucket.runtime.block_on(async move {
-            let path = client.path(&name);
-            let complete = client.library.uploads.complete_multipart(&path, &id, parts);
-            client.operation(Effect::Idempotent, &name, complete).await
-        });
+        let completed =
+            self.bucket.runtime.block_on(async move { client.complete_upload(&name, &id, parts).await });
         completed.unwrap_or_else(|| Err(stopped()))?;
         self.is_completed = true;
         Ok(())
@@ -81,9 +118,7 @@ impl Drop for BucketUpload {
         }
         let (client, name, id) = (Arc::clone(&self.bucket), self.name.clone(), self.id.clone());
         self.bucket.runtime.spawn(async move {
-            let path = client.path(&name);
-            let abort = client.library.uploads.abort_multipart(&path, &id);
-            let _ = client.operation(Effect::Idempotent, &name, abort).await;
+            let _ = client.abort_upload(&name, &id).await;
         });
     }
 }

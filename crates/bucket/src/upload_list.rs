@@ -1,8 +1,9 @@
 //! Finds and aborts uploads that a dead writer has left: S3 and GCS keep their parts, and charge for them, for ever.
 //!
-//! The client library has no such request, so it is signed with the library's signer and sent here. Azure forgets parts
-//! by itself after a week.
+//! The client library has no such request, so it is made here with the library's credentials. Azure forgets parts by
+//! itself after a week.
 
+use std::error::Error;
 use std::time::Duration;
 
 use http_body_util::BodyExt;
@@ -17,6 +18,7 @@ use time::format_description::well_known::Rfc3339;
 use crate::bucket::Inner;
 use crate::exchange::Response;
 use crate::outcome::{self, Effect};
+use crate::provider::BucketAccess;
 
 /// Uploads that were begun this long ago belong to a writer that has ended.
 const OLD: time::Duration = time::Duration::days(1);
@@ -56,16 +58,13 @@ impl Inner {
         &self,
         query: &[(&str, &str)],
     ) -> Result<Option<String>, ObjectsError> {
-        let Some(signer) = &self.library.signer else { return Ok(None) };
-        let options = SignedUrlOptions::new().with_query(query.iter().copied());
         let failed = |error: &dyn std::fmt::Display| {
             outcome::error(self.url.provider, Effect::Idempotent, &Response::NotSent, &error.to_string())
         };
-        let url = signer.signed_url_opts(Method::GET, &Path::default(), SIGNED_FOR, &options).await;
-        let url = url.map_err(|error| failed(&error))?;
+        let Some(request) = self.authorized(query).await.map_err(|error| failed(&error))? else {
+            return Ok(None);
+        };
         let client = self.http.connect(&ClientOptions::default()).map_err(|error| failed(&error))?;
-        let request = http::Request::get(url.as_str()).body(HttpRequestBody::empty());
-        let request = request.map_err(|error| failed(&error))?;
         let response = tokio::time::timeout(self.timeout, async {
             let response = client.execute(request).await?;
             let (head, body) = response.into_parts();
@@ -82,6 +81,32 @@ impl Inner {
             None => Ok(Some(text)),
             Some(_) => Err(outcome::error(self.url.provider, Effect::Idempotent, &response, &text)),
         }
+    }
+}
+
+impl Inner {
+    /// A GET of the bucket itself with its authorization; `None` if the dialect has no such request.
+    async fn authorized(
+        &self,
+        query: &[(&str, &str)],
+    ) -> Result<Option<http::Request<HttpRequestBody>>, Box<dyn Error + Send + Sync>> {
+        let request = match &self.library.bucket_access {
+            BucketAccess::None => return Ok(None),
+            BucketAccess::Signed(signer) => {
+                let options = SignedUrlOptions::new().with_query(query.iter().copied());
+                let url = signer.signed_url_opts(Method::GET, &Path::default(), SIGNED_FOR, &options).await?;
+                http::Request::get(url.as_str())
+            }
+            BucketAccess::Bearer(url, credentials) => {
+                let bearer = credentials.get_credential().await?.bearer.clone();
+                // Names of ours need no encoding.
+                let query: Vec<String> =
+                    query.iter().map(|(name, value)| format!("{name}={value}")).collect();
+                let request = http::Request::get(format!("{url}?{}", query.join("&")));
+                request.header(http::header::AUTHORIZATION, format!("Bearer {bearer}"))
+            }
+        };
+        Ok(Some(request.body(HttpRequestBody::empty())?))
     }
 }
 

@@ -286,6 +286,12 @@ impl Sequencer {
         self.shared.health()
     }
 
+    /// Whether a batch is held back, so that it may grow: a timer is set for it.
+    pub fn is_holding_back(&self) -> bool {
+        reached!();
+        self.shared.is_holding_back()
+    }
+
     /// Truncates the log up to `floor`, as soon as the log is not in use.
     pub fn raise_floor(&self, floor: Seq) {
         reached!();

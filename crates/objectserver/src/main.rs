@@ -45,7 +45,7 @@ enum DialectName {
 }
 
 fn main() -> ExitCode {
-    match run(Arguments::parse()) {
+    match run(&Arguments::parse()) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             let _ = writeln!(io::stderr(), "lockd-objectserver: {error}");
@@ -54,7 +54,7 @@ fn main() -> ExitCode {
     }
 }
 
-fn run(arguments: Arguments) -> io::Result<()> {
+fn run(arguments: &Arguments) -> io::Result<()> {
     let dialect = match arguments.dialect {
         DialectName::S3 => Dialect::S3,
         DialectName::Gcs => Dialect::Gcs,

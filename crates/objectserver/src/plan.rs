@@ -34,6 +34,7 @@ struct Active {
 }
 
 /// What happens to one request.
+#[expect(clippy::struct_excessive_bools, reason = "each is a fault of its own, and they combine")]
 #[derive(Debug, Default)]
 pub(crate) struct Plan {
     pub(crate) delay: Duration,

@@ -1,4 +1,4 @@
-//! Seeded randomness for faults: SplitMix64. The same seed and the same order of requests give the same faults.
+//! Seeded randomness for faults: `SplitMix64`. The same seed and the same order of requests give the same faults.
 
 /// A source of random numbers.
 #[derive(Debug, Clone)]

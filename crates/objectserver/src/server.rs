@@ -62,9 +62,9 @@ impl ObjectServer {
         let handle = runtime.handle().clone();
         let shared = Arc::new(Shared::new(options));
         let listening = Listening::start(&handle, &shared, listeners)?;
-        let (shutdown, shut_down) = oneshot::channel();
+        let (shutdown, ended) = oneshot::channel();
         let thread = std::thread::Builder::new().name("objectserver".into()).spawn(move || {
-            let _ = runtime.block_on(shut_down);
+            let _ = runtime.block_on(ended);
         })?;
         Ok(Self {
             shared,
@@ -198,6 +198,13 @@ impl ObjectServer {
             })
         });
         uploads.collect()
+    }
+
+    /// Makes all open uploads, in all buckets, this much older.
+    pub fn age_uploads(&self, by: Duration) {
+        let mut state = self.shared.store.lock();
+        let uploads = state.buckets.values_mut().flat_map(|bucket| bucket.uploads.values_mut());
+        uploads.for_each(|upload| upload.begun = upload.begun.saturating_sub(by));
     }
 
     /// Sets the XML document that `GET ?lifecycle` returns; `None` is refused with `NoSuchLifecycleConfiguration`.

@@ -5,6 +5,8 @@
 //! **What would break it.** A body with attributes on these elements other than on the root, comments, or CDATA. Such
 //! an element is not found, and the request is refused as malformed or as incomplete; it is never misread.
 
+use std::fmt::Write as _;
+
 /// Appends `<name>text</name>`, escaped.
 pub(crate) fn element(into: &mut String, name: &str, text: &str) {
     into.push('<');
@@ -27,7 +29,9 @@ fn escape(into: &mut String, text: &str) {
             '>' => into.push_str("&gt;"),
             '"' => into.push_str("&quot;"),
             '\'' => into.push_str("&apos;"),
-            '\t' | '\n' | '\r' => into.push_str(&format!("&#{};", u32::from(character))),
+            '\t' | '\n' | '\r' => {
+                let _ = write!(into, "&#{};", u32::from(character));
+            }
             character => into.push(character),
         }
     }

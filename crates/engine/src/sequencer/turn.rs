@@ -205,6 +205,12 @@ impl Shared {
         health
     }
 
+    pub(super) fn is_holding_back(&self) -> bool {
+        reached!();
+        let core = self.lock_core();
+        core.has_something() && core.held_back() > Span(0)
+    }
+
     /// Runs turns on a worker.
     pub(super) fn spawn_turns(&self) {
         reached!();

@@ -3,6 +3,8 @@
 //! **Invariant.** The parts are numbered from 0 by their `Content-ID`, in order, and the response numbers them alike.
 //! **What would break it.** A client that numbers them otherwise: it is refused.
 
+use std::fmt::Write as _;
+
 use hyper::StatusCode;
 use hyper::body::Bytes;
 use hyper::header::HeaderValue;
@@ -69,7 +71,7 @@ pub(super) fn respond(keys: &[(String, bool)]) -> HttpResponse {
     let mut body = String::new();
     for (index, (_, existed)) in keys.iter().enumerate() {
         body.push_str("--batchresponse_0\r\nContent-Type: application/http\r\n");
-        body.push_str(&format!("Content-ID: {index}\r\n\r\n"));
+        let _ = write!(body, "Content-ID: {index}\r\n\r\n");
         body.push_str(match existed {
             true => "HTTP/1.1 202 Accepted\r\nx-ms-delete-type-permanent: true\r\n\r\n",
             false => {

@@ -334,9 +334,9 @@ impl Server {
         self.outbox.mark().map_or(0, |mark| mark.extents.len())
     }
 
-    /// Whether nothing is to be run now, and no append is in flight or undecided.
+    /// Whether nothing is to be run now, and no batch is held back, in flight or undecided.
     pub fn is_quiet(&self) -> bool {
-        !self.executor.has_jobs() && !self.health().is_undecided
+        !self.executor.has_jobs() && !self.health().is_undecided && !self.sequencer.is_holding_back()
     }
 
     /// The time until its next timer is due.
@@ -346,9 +346,10 @@ impl Server {
 
     /// An append whose outcome is unknown is repeated: a timer is set for it.
     pub fn check_repetition(&self) -> Result<(), String> {
-        let waits = self.health().is_undecided && !self.executor.has_jobs();
+        let waits =
+            (self.health().is_undecided || self.sequencer.is_holding_back()) && !self.executor.has_jobs();
         if waits && self.until_timer().is_none() {
-            return Err("an undecided append is never repeated".into());
+            return Err("an undecided append is never repeated, or a batch is held back for ever".into());
         }
         Ok(())
     }

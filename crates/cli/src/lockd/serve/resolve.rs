@@ -226,10 +226,25 @@ mod tests {
                 ("log-retain", "268435456") => "256MiB",
                 ("s3-max-part-size" | "s3-multipart-threshold", "5242880") => "5MiB",
                 (
-                    "data-dir" | "store" | "bundle" | "unix" | "denylist-path" | "otlp-endpoint" | "tls-cert"
-                    | "tls-key" | "tls-ca" | "spiffe-map" | "allowed-hosts" | "memory-max" | "audit-log"
-                    | "store-key-file" | "s3-region" | "s3-endpoint" | "s3-kms-key-id"
-                    | "s3-credential-process" | "s3-ca-file",
+                    "data-dir"
+                    | "store"
+                    | "bundle"
+                    | "unix"
+                    | "denylist-path"
+                    | "otlp-endpoint"
+                    | "tls-cert"
+                    | "tls-key"
+                    | "tls-ca"
+                    | "spiffe-map"
+                    | "allowed-hosts"
+                    | "memory-max"
+                    | "audit-log"
+                    | "store-key-file"
+                    | "s3-region"
+                    | "s3-endpoint"
+                    | "s3-kms-key-id"
+                    | "s3-credential-process"
+                    | "s3-ca-file",
                     _,
                 ) => continue,
                 (_, text) => text,

@@ -186,7 +186,7 @@ fn what_cannot_be_inspected_exits_2() {
     let ran = check(&dir.path().join("nowhere"), &[]);
     assert_eq!((ran.code, ran.stdout.as_str()), (2, ""));
     assert!(ran.stderr.contains("there is no store here"), "{}", ran.stderr);
-    assert_eq!(lockd(&["store", "check", "--store", "s3://bucket"]).code, 2);
+    assert_eq!(lockd(&["store", "check", "--store", "ftp://bucket"]).code, 2);
     assert_eq!(lockd(&["store", "check", "--store", "pebble://relative"]).code, 2);
     let help = lockd(&["store", "check", "--help"]).stdout;
     assert!(help.contains("Exit codes: 0 the store is sound") && help.contains("Examples:"), "{help}");

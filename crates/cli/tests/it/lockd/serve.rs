@@ -387,7 +387,7 @@ fn without_mtls_it_listens_on_this_machine_unless_insisted() {
     let said = String::from_utf8_lossy(&output.stderr).into_owned();
     assert!(said.contains("--insecure-listen"), "{said}");
     for (args, code, wanted) in [
-        (["--store", "s3://bucket"], 2, "disk:///path"),
+        (["--store", "ftp://bucket"], 2, "disk:///path"),
         (["--listen", "nonsense"], 2, "host:port"),
         (["--default-ttl", "1h"], 2, "setting=--default-ttl"),
         (["--bundle", "/nonexistent.pem"], 1, "/nonexistent.pem"),

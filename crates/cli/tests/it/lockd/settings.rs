@@ -56,7 +56,7 @@ fn a_value_that_cannot_be_served_is_refused_with_its_setting() {
         ("--listen", "nowhere", 2),
         ("--listen", "127.0.0.1:70000", 2),
         ("--listen", "0.0.0.0:0", 2),
-        ("--store", "s3://bucket", 2),
+        ("--store", "ftp://bucket", 2),
         ("--store", &format!("disk://{below}"), 1),
         ("--unix", &below, 1),
         ("--unix", file, 1),

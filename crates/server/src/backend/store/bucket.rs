@@ -5,6 +5,7 @@
 
 use std::sync::Arc;
 
+use bucket::probe::{ProbeDepth, probe};
 use bucket::{Bucket, BucketUrl};
 use store::object::{KeySource, ObjectBlobs, ObjectLog, ObjectOptions, ObjectStoreRoot, Objects, WriterId};
 use store::{ErrorKind, LogStore, StoreError, StoreFile};
@@ -29,10 +30,28 @@ impl BucketBackend {
     }
 }
 
+impl BucketBackend {
+    /// Refuses an object store that would let two servers own one log.
+    fn check_fitness(&self, options: &OpenOptions) -> Result<(), BootError> {
+        let report =
+            probe(&self.url, &options.bucket, &[], ProbeDepth::Short, "", &mut |_| ()).map_err(refused)?;
+        for warning in report.warnings() {
+            tracing::warn!(check = %warning.name, "{}", warning.what);
+        }
+        if report.is_fit() {
+            return Ok(());
+        }
+        let what =
+            "the object store is not fit for a log, or its policy is not enough; see `lockd store probe`";
+        Err(refused(format!("{what}: {}", report.verdict())))
+    }
+}
+
 impl StoreBackend for BucketBackend {
     fn open(&self, options: &OpenOptions, random: &dyn Fn(&mut [u8])) -> Result<StoreParts, BootError> {
         let outside = options.store_key_file.as_deref().map(outside_key).transpose()?;
         let client = Bucket::new(&self.url, &options.bucket).map_err(refused)?;
+        self.check_fitness(options)?;
         let (objects, policy): (Arc<dyn Objects>, _) = (Arc::new(client.clone()), client.retry_policy());
         let fresh = StoreFile { store_id: u128::from_le_bytes(random_bytes(random)), shards: options.shards };
         let drawn = random_bytes(random);

@@ -1,0 +1,79 @@
+//! The client and the probe against moto, a server of S3 that others have written. It runs with `LOCKD_LONG=1`, if
+//! `moto_server` is in the `PATH` or in `target/moto-venv/bin`; `pip install 'moto[server,s3]'` installs it.
+
+use std::io::{Read as _, Write as _};
+use std::net::{Ipv4Addr, TcpListener, TcpStream};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
+
+use bucket::Provider;
+use bucket::probe::{ProbeDepth, probe};
+use store::conformance;
+use store::object::{ObjectBlobs, RetryPolicy, UploadOptions};
+
+use crate::fixture::{BUCKET, client_with, options, size, url, wait_until};
+
+struct Moto {
+    process: Child,
+    port: u16,
+}
+
+impl Drop for Moto {
+    fn drop(&mut self) {
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+}
+
+fn program() -> Option<PathBuf> {
+    let local = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../target/moto-venv/bin/moto_server");
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let installed = std::env::split_paths(&path).map(|directory| directory.join("moto_server"));
+    std::iter::once(local).chain(installed).find(|program| program.is_file())
+}
+
+fn start(program: &Path) -> Moto {
+    let free = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a free port");
+    let port = free.local_addr().expect("bound").port();
+    drop(free);
+    let mut command = Command::new(program);
+    command.args(["-H", "127.0.0.1", "-p", &port.to_string()]).stdout(Stdio::null()).stderr(Stdio::null());
+    let moto = Moto { process: command.spawn().expect("it starts"), port };
+    wait_until("moto serves", || TcpStream::connect((Ipv4Addr::LOCALHOST, port)).is_ok());
+    moto
+}
+
+/// Creates the bucket: moto accepts a request without a signature.
+fn create_bucket(port: u16) {
+    let mut stream = TcpStream::connect((Ipv4Addr::LOCALHOST, port)).expect("it serves");
+    let request = format!(
+        "PUT /{BUCKET} HTTP/1.1\r\nHost: localhost:{port}\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
+    );
+    stream.write_all(request.as_bytes()).expect("sent");
+    let mut response = String::new();
+    let _ = stream.read_to_string(&mut response);
+    assert!(response.starts_with("HTTP/1.1 200"), "{response}");
+}
+
+#[test]
+fn moto_is_fit_and_blobs_on_it_conform() {
+    if size(0, 1) == 0 {
+        return;
+    }
+    let Some(program) = program() else {
+        eprintln!("skipped: moto_server is not installed");
+        return;
+    };
+    let moto = start(&program);
+    create_bucket(moto.port);
+    let options = options(Provider::S3, &format!("http://127.0.0.1:{}", moto.port));
+    let report = probe(&url(Provider::S3), &options, &[], ProbeDepth::Full, "today", &mut |_| {});
+    let report = report.expect("valid options");
+    eprintln!("{report}");
+    assert!(report.is_fit(), "{report}");
+    assert!(report.left_behind.is_none(), "{report}");
+    let bucket = Arc::new(client_with(Provider::S3, &options));
+    let blobs = ObjectBlobs::new(bucket, RetryPolicy::without_pause(3), UploadOptions::parts_of(5 << 20));
+    conformance::blobs(&blobs);
+}
