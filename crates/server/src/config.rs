@@ -10,6 +10,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use api::PORT;
+use bucket::BucketOptions;
 use engine::Options;
 use engine::document::INLINE_MAX;
 use engine::limits::MemoryBudget;
@@ -21,10 +22,13 @@ use crate::backend::memory_plan::MemoryPlan;
 use crate::backend::open_options::OpenOptions;
 use crate::backend::shards::RequestLimits;
 use crate::backend::store::StoreUrl;
+use crate::backend::upload::UPLOAD_BYTES;
 use crate::http::connections::most_of_one_owner;
 use crate::http::identities::IdentitySources;
 use crate::http::listener::ConnectionLimits;
-use crate::settings::{HostNames, LogFormat, LogLevel, Range, Setting, duration_text, settings};
+use crate::settings::{
+    BucketEncryption, HostNames, LogFormat, LogLevel, Range, Setting, duration_text, settings, size_text,
+};
 
 mod page;
 #[cfg(test)]
@@ -37,9 +41,43 @@ settings! { |data_dir|
     "listen" "LOCKD_LISTEN" "ADDRESS" => listen: String = format!(":{PORT}");
     /// Unix socket to listen on as well; every client that can open it is an operator
     "unix" "LOCKD_UNIX" "PATH" => unix: Option<PathBuf> = None;
-    /// URL of the store: `disk:///path` or `mem://`
+    /// URL of the store: `disk:///path`, `s3://bucket/prefix`, `gs://bucket/prefix`, `az://container/prefix` or `mem://`
     "store" "LOCKD_STORE" "URL" => store: StoreUrl = StoreUrl::disk(data_dir.join("store")),
         note "in the data directory";
+    /// File of the store key, 32 random bytes, outside of the store; recommended for a bucket
+    "store-key-file" "LOCKD_STORE_KEY_FILE" "FILE" => store_key_file: Option<PathBuf> = None,
+        note "in the store, created with it";
+    /// Minimum interval between two appends to the log; a longer one costs latency, and a bucket fewer requests
+    "commit-interval" "LOCKD_COMMIT_INTERVAL" "TIME" => commit_interval: Duration = Duration::ZERO,
+        range Range::Duration(Duration::ZERO, Duration::from_secs(10));
+    /// Region of the bucket (S3)
+    "s3-region" "LOCKD_S3_REGION" "REGION" => s3_region: Option<String> = None,
+        note "`AWS_REGION`";
+    /// URL of the object store, for one that is not the provider's own (S3, GCS, Azure)
+    "s3-endpoint" "LOCKD_S3_ENDPOINT" "URL" => s3_endpoint: Option<String> = None,
+        note "the provider's own";
+    /// Encryption of objects by the store (S3)
+    "s3-sse" "LOCKD_S3_SSE" "ALGORITHM" => s3_sse: BucketEncryption = BucketEncryption::Bucket;
+    /// Key of the key management service, with `--s3-sse aws:kms`
+    "s3-kms-key-id" "LOCKD_S3_KMS_KEY_ID" "ID" => s3_kms_key_id: Option<String> = None,
+        note "the default key of the account";
+    /// Size of the parts in which long documents and snapshots are uploaded; each upload has one part in memory
+    "s3-max-part-size" "LOCKD_S3_MAX_PART_SIZE" "SIZE" =>
+        s3_max_part_size: u64 = BucketOptions::PART_BYTES_MIN as u64,
+        range Range::Size(BucketOptions::PART_BYTES_MIN as u64, 1 << 30);
+    /// Objects up to this size are uploaded by one request
+    "s3-multipart-threshold" "LOCKD_S3_MULTIPART_THRESHOLD" "SIZE" =>
+        s3_multipart_threshold: u64 = BucketOptions::PART_BYTES_MIN as u64,
+        range Range::Size(1 << 20, 1 << 30);
+    /// Timeout of a request to the object store
+    "s3-timeout" "LOCKD_S3_TIMEOUT" "TIME" => s3_timeout: Duration = BucketOptions::default().timeout,
+        range Range::Duration(Duration::from_millis(100), Duration::from_secs(600));
+    /// Command that prints credentials, as `credential_process` in a profile of the AWS command line (S3)
+    "s3-credential-process" "LOCKD_S3_CREDENTIAL_PROCESS" "COMMAND" => s3_credential_process: Option<String> = None,
+        note "environment, web identity, container or machine role";
+    /// File of trusted CAs for the object store, in PEM format
+    "s3-ca-file" "LOCKD_S3_CA_FILE" "FILE" => s3_ca_file: Option<PathBuf> = None,
+        note "those of the system";
     /// Directory for everything that is not configured elsewhere
     "data-dir" "LOCKD_DATA_DIR" "PATH" => data_dir: PathBuf = data_dir.to_path_buf(),
         note "~/.local/share/lockd";
@@ -147,6 +185,9 @@ settings! { |data_dir|
     "otlp-endpoint" "LOCKD_OTLP_ENDPOINT" "URL" => otlp_endpoint: Option<String> = None;
 }
 
+/// Batches between two snapshots of a log in a bucket.
+const BUCKET_BATCHES: u64 = 4096;
+
 impl Setting<Config> {
     /// Checks a value: its syntax and its range.
     pub fn check(&self, text: &OsStr) -> Result<(), String> {
@@ -244,8 +285,36 @@ impl Config {
             let what = format!("longer than --max-ttl, which is {max_ttl}; lower it, or raise --max-ttl");
             return Err(ConfigError { setting: "default-ttl", what, value: duration_text(self.default_ttl) });
         }
+        if self.s3_kms_key_id.is_some() && self.s3_sse != BucketEncryption::Kms {
+            let what = "a key is used with --s3-sse aws:kms only; set it, or remove the key";
+            let value = self.s3_kms_key_id.clone().unwrap_or_default();
+            return Err(ConfigError { setting: "s3-kms-key-id", what: what.into(), value });
+        }
+        self.check_upload_memory()?;
         self.identity()?;
         self.address().map(drop)
+    }
+
+    /// An upload to a bucket has a part in memory: of one identity at least one must fit.
+    fn check_upload_memory(&self) -> Result<(), ConfigError> {
+        let (needed, share) = (self.upload_bytes() as u64, self.memory_plan().request_bodies().per_identity);
+        if !self.store.backend().is_remote() || needed <= share {
+            return Ok(());
+        }
+        let memory_max = MemoryPlan::memory_for_request_bodies(needed);
+        let what = format!(
+            "too little for the upload of one long document to a bucket, which has a part of --s3-max-part-size in \
+             memory; set at least {}",
+            size_text(memory_max)
+        );
+        Err(ConfigError { setting: "memory-max", what, value: size_text(self.memory_max) })
+    }
+
+    /// Memory of one upload of a long document.
+    fn upload_bytes(&self) -> usize {
+        let options = self.bucket_options();
+        let part = options.part_bytes.max(options.multipart_threshold);
+        UPLOAD_BYTES.saturating_add(if self.store.backend().is_remote() { part } else { 0 })
     }
 
     /// Where the server's identity is; `None`: in the data directory.
@@ -303,6 +372,7 @@ impl Config {
             acquire_block: span(self.acquire_block),
             json_max: self.json_max,
             inline_max: usize::try_from(self.inline_max).unwrap_or(INLINE_MAX),
+            upload_bytes: self.upload_bytes(),
             request_bodies: self.memory_plan().request_bodies(),
             responses: self.memory_plan().responses(),
             requests: self.memory_plan().requests(),
@@ -349,8 +419,44 @@ impl Config {
         let attempt_idle_max = Span(span(self.acquire_block).0.saturating_add(ATTEMPT_PAUSE.0));
         let sweep_every = self.gc_temps_interval;
         let usual = Options::default();
-        let engine = Options { retain, sweep_every, attempt_idle_max, sweeper, memory, audit, ..usual };
-        OpenOptions { shards: self.shards, limits, engine, allow_network: self.allow_network_fs }
+        let commit_interval = span(self.commit_interval);
+        // Each batch in a bucket is an object, which a start has to read.
+        let snapshot_batches =
+            if self.store.backend().is_remote() { BUCKET_BATCHES } else { usual.snapshot_batches };
+        let engine = Options {
+            retain,
+            sweep_every,
+            attempt_idle_max,
+            sweeper,
+            memory,
+            audit,
+            commit_interval,
+            snapshot_batches,
+            ..usual
+        };
+        OpenOptions {
+            shards: self.shards,
+            limits,
+            engine,
+            allow_network: self.allow_network_fs,
+            store_key_file: self.store_key_file.clone(),
+            bucket: self.bucket_options(),
+        }
+    }
+
+    /// How a bucket is reached.
+    fn bucket_options(&self) -> BucketOptions {
+        BucketOptions {
+            region: self.s3_region.clone(),
+            endpoint: self.s3_endpoint.clone(),
+            encryption: self.s3_sse.with_key(self.s3_kms_key_id.clone()),
+            part_bytes: usize::try_from(self.s3_max_part_size).unwrap_or(usize::MAX),
+            multipart_threshold: usize::try_from(self.s3_multipart_threshold).unwrap_or(usize::MAX),
+            timeout: self.s3_timeout,
+            credential_process: self.s3_credential_process.clone(),
+            ca_file: self.s3_ca_file.clone(),
+            ..BucketOptions::default()
+        }
     }
 
     pub(crate) fn audit_file(&self) -> Option<AuditFileOptions> {

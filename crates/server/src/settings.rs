@@ -21,7 +21,7 @@ pub use host_names::HostNames;
 pub(crate) use quantity::Quantity;
 pub use quantity::{Range, duration_text, size_text};
 pub(crate) use value::SettingValue;
-pub use value::{Choice, LogFormat, LogLevel, ShownValue, Syntax, parse_size};
+pub use value::{BucketEncryption, Choice, LogFormat, LogLevel, ShownValue, Syntax, parse_size};
 
 /// One row of the table: a field of the configuration `C`.
 #[derive(Debug)]

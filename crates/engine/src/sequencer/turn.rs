@@ -33,6 +33,8 @@ const REPORTS_MAX: usize = 256;
 const RESERVE_MIN: u64 = BATCH_BYTES as u64 + (256 << 10);
 /// The interval at which a log without space is polled, and an undecided append repeated.
 const RETRY: Duration = Duration::from_millis(250);
+/// A log on another machine whose append takes longer than this is not ready.
+const APPEND_MAX: Duration = Duration::from_secs(2);
 /// Maximum number of turns that a submitting thread runs before it leaves the rest to a worker.
 const TURNS_MAX: usize = if cfg!(feature = "shuttle") { 2 } else { 8 };
 /// The timer of the executor may stand still while the machine sleeps, and the shard's clock does not.
@@ -71,11 +73,15 @@ pub(super) struct Shared {
     /// A thread brings the writer back, and needs `core`. It runs a turn after that, so that another thread that runs turns
     /// leaves: the lock is not fair, and a thread that takes it again at once would keep the writer away.
     is_returning: AtomicBool,
+    /// Since when an append to a log on another machine is in flight.
+    appending: Mutex<Option<Stopwatch>>,
     ended: Mutex<bool>,
     has_ended: Condvar,
     executor: Arc<dyn Executor>,
     /// An append never blocks.
     is_instant: bool,
+    /// An append is a request to another machine.
+    is_remote: bool,
     this: Weak<Shared>,
 }
 
@@ -172,10 +178,12 @@ impl Shared {
                 health: Mutex::new(health),
                 is_failed: AtomicBool::new(false),
                 is_returning: AtomicBool::new(false),
+                appending: Mutex::new(None),
                 ended: Mutex::new(false),
                 has_ended: Condvar::new(),
                 executor: Arc::clone(executor),
                 is_instant,
+                is_remote,
                 this: Weak::clone(this),
             }
         })
@@ -189,7 +197,12 @@ impl Shared {
 
     pub(super) fn health(&self) -> Health {
         reached!();
-        lock(&self.health).clone()
+        let mut health = lock(&self.health).clone();
+        let took = lock(&self.appending).map_or(Duration::ZERO, |since| since.elapsed());
+        if health.reason.is_none() && took > APPEND_MAX {
+            health.reason = Some(format!("an append has no outcome yet: ms={}", took.as_millis()));
+        }
+        health
     }
 
     /// Runs turns on a worker.
@@ -281,9 +294,14 @@ impl Shared {
     /// unless the append failed or is to be repeated.
     fn append(&self, mut work: Work) -> bool {
         reached!();
-        if let Some(batch) = &mut work.batch
-            && let Err(error) = work.writer.append(batch)
-        {
+        if self.is_remote {
+            *lock(&self.appending) = Some(Stopwatch::start());
+        }
+        let appended = work.batch.as_mut().map_or(Ok(()), |batch| work.writer.append(batch));
+        if self.is_remote {
+            *lock(&self.appending) = None;
+        }
+        if let Err(error) = appended {
             return match error.kind {
                 ErrorKind::Undecided => self.postpone(work, error),
                 ErrorKind::Taken => self.end(Ended::Deposed(error), Some(work)),

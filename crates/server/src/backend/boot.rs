@@ -3,6 +3,7 @@
 use std::io;
 use std::sync::Arc;
 
+use bucket::RequestCounts;
 use engine::observe::EngineObserver;
 use engine::{Clock, Engine, Executor, MachineClock, TenureConfig, Workers};
 use kernel::{Shard, Slot, Store};
@@ -23,6 +24,8 @@ pub struct OpenStore {
     pub map: SlotMap,
     /// Torn tails that were cut off.
     pub torn_tails: Vec<TornTail>,
+    /// The requests to the object store, if it is one.
+    pub object_requests: Option<RequestCounts>,
     /// Keeps other processes out.
     pub guard: StoreGuard,
 }
@@ -50,14 +53,19 @@ pub fn open(
     environment: Environment<'_>,
     observer: &Arc<dyn EngineObserver>,
 ) -> Result<OpenStore, BootError> {
-    let StoreParts { logs, blobs, key, map, torn_tails, guard } =
+    let StoreParts { logs, blobs, key, map, torn_tails, object_requests, guard } =
         url.backend().open(options, environment.random)?;
-    let executor: Arc<dyn Executor> = Arc::new(Workers::default());
+    // A thread of its own for each append that waits for another machine.
+    let threads = if url.backend().is_remote() { logs.len() + APPENDS_BESIDE } else { 0 };
+    let executor: Arc<dyn Executor> = Arc::new(Workers::with_appends(threads));
     let environment = ShardEnvironment { environment, executor: &executor, observer };
     let start = |(number, log)| start(number, &map, log, &blobs, options, environment);
     let engines = (0..).zip(logs).map(start).collect::<Result<_, _>>()?;
-    Ok(OpenStore { engines, key, map, torn_tails, guard })
+    Ok(OpenStore { engines, key, map, torn_tails, object_requests, guard })
 }
+
+/// Threads for work of shards beside their appends.
+const APPENDS_BESIDE: usize = 8;
 
 /// What all shards of a store share.
 #[derive(Clone, Copy)]

@@ -32,6 +32,8 @@ pub enum BootError {
     },
     /// The file of the store key is missing.
     NoKey(PathBuf),
+    /// The file of a store key that is kept outside of the store is missing.
+    NoOutsideKey(PathBuf),
     /// The file of the store key has another length than 32 bytes.
     BadKey(PathBuf),
     /// A shard cannot be started.
@@ -61,6 +63,14 @@ impl fmt::Display for BootError {
                  backup, where it is store/store.key: path={}",
                 path.display()
             ),
+            BootError::NoOutsideKey(path) => {
+                let path = path.display();
+                write!(
+                    f,
+                    "the file of the store key does not exist; copy it to every server of the store, or create it for a \
+                     new one with `(umask 077 && head -c 32 /dev/urandom > {path})`: setting=--store-key-file path={path}"
+                )
+            }
             BootError::BadKey(path) => {
                 write!(
                     f,

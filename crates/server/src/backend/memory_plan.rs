@@ -61,6 +61,11 @@ impl MemoryPlan {
         Share { all, per_identity: all / 4 }
     }
 
+    /// The smallest maximum with which one identity may have request bodies of this size.
+    pub(crate) fn memory_for_request_bodies(per_identity: u64) -> u64 {
+        per_identity.saturating_mul(4 * 12).next_multiple_of(1 << 20)
+    }
+
     /// Responses being sent.
     pub(crate) fn responses(self) -> Share {
         self.request_bodies()

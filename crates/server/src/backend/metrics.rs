@@ -11,6 +11,7 @@ use std::sync::OnceLock;
 use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
+use bucket::{Operation, RequestCounts};
 use engine::limits::LimitUsage;
 use engine::observe::Measure;
 use kernel::{Counts, Event, Shard};
@@ -63,6 +64,11 @@ struct ShardLabels {
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct CertificateLabels {
     which: &'static str,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct OperationLabels {
+    op: &'static str,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
@@ -127,6 +133,8 @@ metrics! {
         Some(Unit::Seconds), "From a request's head to its response's, waits for leases included";
     appends: Histogram = seconds(), "log_append", Some(Unit::Seconds),
         "From handing a batch to the log until it is durable";
+    object_operations: Family<OperationLabels, Counter> = Family::default(), "object_requests", None,
+        "Requests to the object store, by operation; none for a store on disk";
     appended: Counter = Counter::default(), "log_appended", Some(Unit::Bytes), "Records appended";
     hand_offs: Histogram = seconds(), "handoff", Some(Unit::Seconds),
         "From the command that frees a lease until the next waiter has its response";
@@ -252,6 +260,16 @@ impl Metrics {
 
     pub(crate) fn handshake_refused(&self) {
         self.handshakes_refused.inc();
+    }
+
+    /// The requests to the object store so far.
+    pub(crate) fn object_requests(&self, counts: Option<&RequestCounts>) {
+        let Some(counts) = counts else { return };
+        for operation in Operation::ALL {
+            let counter =
+                self.object_operations.get_or_create_owned(&OperationLabels { op: operation.name() });
+            counter.inner().store(counts.get(operation), std::sync::atomic::Ordering::Relaxed);
+        }
     }
 
     /// The certificates in use, as of `now` in Unix seconds. One that was removed is no longer shown.

@@ -1,5 +1,8 @@
 //! Options of opening a store.
 
+use std::path::PathBuf;
+
+use bucket::BucketOptions;
 use engine::Options;
 use kernel::Limits;
 
@@ -14,10 +17,21 @@ pub struct OpenOptions {
     pub engine: Options,
     /// Allows a network filesystem.
     pub allow_network: bool,
+    /// The store key, if it is kept outside of the store.
+    pub store_key_file: Option<PathBuf>,
+    /// How a bucket is reached.
+    pub bucket: BucketOptions,
 }
 
 impl Default for OpenOptions {
     fn default() -> OpenOptions {
-        OpenOptions { shards: 1, limits: Limits::default(), engine: Options::default(), allow_network: false }
+        OpenOptions {
+            shards: 1,
+            limits: Limits::default(),
+            engine: Options::default(),
+            allow_network: false,
+            store_key_file: None,
+            bucket: BucketOptions::default(),
+        }
     }
 }

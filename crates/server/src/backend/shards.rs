@@ -47,6 +47,8 @@ pub struct RequestLimits {
     pub requests: Share,
     /// Memory for refusals of HTTP/2 requests that wait to be sent.
     pub request_refusals: Share,
+    /// Memory of one upload of a long document.
+    pub upload_bytes: usize,
 }
 
 /// Names of the limits on request bodies, in all and per identity.
@@ -91,6 +93,8 @@ pub struct Backend {
     draining: AtomicBool,
     /// Torn tails that this start has cut off.
     pub(crate) torn_tails: Vec<TornTail>,
+    /// The requests to the object store, if the store is in one.
+    pub(crate) object_requests: Option<bucket::RequestCounts>,
     pub(crate) metrics: Arc<Metrics>,
     pub(crate) event_log: Arc<EventLog>,
     pub(crate) audit_log: Option<Arc<AuditLog>>,
@@ -137,7 +141,7 @@ impl SubmitOptions {
 
 impl Backend {
     pub(crate) fn new(store: OpenStore, components: Components) -> Backend {
-        let OpenStore { engines, key, map, torn_tails, guard } = store;
+        let OpenStore { engines, key, map, torn_tails, object_requests, guard } = store;
         let Components {
             settings,
             metrics,
@@ -160,6 +164,7 @@ impl Backend {
             random,
             draining,
             torn_tails,
+            object_requests,
             metrics,
             event_log,
             audit_log,

@@ -2,19 +2,24 @@
 //!
 //! A new kind is a file in `store/` that implements [`StoreBackend`], and a row of `SCHEMES`.
 
+mod bucket;
 mod disk;
 mod memory;
 
 use std::fmt;
+use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use ::bucket::RequestCounts;
 use kernel::Shard;
 use store::{BlobStore, LogStore, LsnRange, Seq, SlotMap};
 
+use self::bucket::BucketBackend;
 use crate::backend::boot_error::BootError;
 use crate::backend::credential::StoreKey;
 use crate::backend::open_options::OpenOptions;
+use crate::backend::private_files::check_private;
 use disk::DiskBackend;
 use memory::MemoryBackend;
 
@@ -25,10 +30,15 @@ struct Scheme {
     parse: fn(&str) -> Option<StoreUrl>,
 }
 
-/// Every URL scheme. `pebble` is an alias of `disk`.
-const SCHEMES: [Scheme; 3] = [
+/// Every URL scheme. `pebble` is an alias of `disk`. The parser of buckets gets the whole URL.
+const SCHEMES: [Scheme; 4] = [
     Scheme { prefix: "disk://", syntax: Some("disk:///path (an absolute path)"), parse: DiskBackend::parse },
     Scheme { prefix: "pebble://", syntax: None, parse: DiskBackend::parse },
+    Scheme {
+        prefix: "",
+        syntax: Some("s3://bucket/prefix, gs://bucket/prefix, az://container/prefix"),
+        parse: BucketBackend::parse,
+    },
     Scheme { prefix: "mem:", syntax: Some("mem://"), parse: MemoryBackend::parse },
 ];
 
@@ -49,6 +59,11 @@ pub trait StoreBackend: Send + Sync {
     fn is_volatile(&self) -> bool {
         false
     }
+
+    /// Whether it is on other machines: each append is a request.
+    fn is_remote(&self) -> bool {
+        false
+    }
 }
 
 /// The parts of an open store.
@@ -63,6 +78,8 @@ pub struct StoreParts {
     pub map: SlotMap,
     /// Torn tails that were cut off, at most one per log.
     pub torn_tails: Vec<TornTail>,
+    /// The requests to the object store, if it is one.
+    pub object_requests: Option<RequestCounts>,
     /// Keeps other processes out until it is dropped.
     pub guard: StoreGuard,
 }
@@ -90,7 +107,8 @@ pub struct TornTail {
 pub struct StoreUrl(Arc<dyn StoreBackend>);
 
 impl StoreUrl {
-    /// `disk:///path`, its alias `pebble:///path`, or `mem://`.
+    /// `disk:///path`, its alias `pebble:///path`, `s3://bucket/prefix`, `gs://bucket/prefix`, `az://container/prefix` or
+    /// `mem://`.
     pub fn parse(text: &str) -> Result<StoreUrl, BootError> {
         let parse = |scheme: &Scheme| text.strip_prefix(scheme.prefix).and_then(scheme.parse);
         SCHEMES
@@ -120,7 +138,7 @@ impl StoreUrl {
 
     /// The syntax of every scheme, for error messages.
     fn syntaxes() -> String {
-        SCHEMES.iter().filter_map(|scheme| scheme.syntax).collect::<Vec<_>>().join(" or ")
+        SCHEMES.iter().filter_map(|scheme| scheme.syntax).collect::<Vec<_>>().join(", ")
     }
 }
 
@@ -144,6 +162,24 @@ impl PartialEq for StoreUrl {
 
 impl Eq for StoreUrl {}
 
+/// Reads a store key that is kept outside of the store.
+fn outside_key(path: &Path) -> Result<StoreKey, BootError> {
+    check_private(path)?;
+    match read_key(path) {
+        Err(BootError::NoKey(path)) => Err(BootError::NoOutsideKey(path)),
+        other => other,
+    }
+}
+
+/// Reads a store key from its file.
+fn read_key(path: &Path) -> Result<StoreKey, BootError> {
+    match std::fs::read(path) {
+        Ok(bytes) => bytes.try_into().map(StoreKey::new).map_err(|_| BootError::BadKey(path.to_path_buf())),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Err(BootError::NoKey(path.to_path_buf())),
+        Err(error) => Err(BootError::Io(path.to_path_buf(), error)),
+    }
+}
+
 /// Random bytes.
 pub(super) fn random_bytes<const N: usize>(random: &dyn Fn(&mut [u8])) -> [u8; N] {
     let mut bytes = [0; N];
@@ -162,6 +198,9 @@ mod tests {
             ("pebble:///data", "disk:///data"),
             ("mem://", "mem://"),
             ("mem:", "mem://"),
+            ("s3://locks/prod", "s3://locks/prod"),
+            ("gs://locks", "gs://locks"),
+            ("az://locks/a/b", "az://locks/a/b"),
         ] {
             assert_eq!(StoreUrl::parse(text).expect(text).to_string(), shown);
         }
@@ -171,9 +210,10 @@ mod tests {
 
     #[test]
     fn an_invalid_url_is_refused_with_the_valid_syntax() {
-        for text in ["", "disk", "disk://relative", "mem://data", "s3://bucket", "/data"] {
+        for text in ["", "disk", "disk://relative", "mem://data", "s3://", "s3://a//b", "/data"] {
             let error = StoreUrl::parse(text).expect_err(text).to_string();
-            let expected = "not a store URL; use disk:///path (an absolute path) or mem://: store=";
+            let expected = "not a store URL; use disk:///path (an absolute path), s3://bucket/prefix, \
+                            gs://bucket/prefix, az://container/prefix, mem://: store=";
             assert_eq!(error, format!("{expected}{text}"));
         }
     }

@@ -34,7 +34,7 @@ const PIECE_MAX: usize = 64 << 10;
 const BUFFER_BYTES: usize = CHUNK_MAX + PIECE_MAX;
 
 /// Memory of an upload that is written to a blob: two buffers, the frame received last, and a task.
-const UPLOAD_BYTES: usize = 2 * BUFFER_BYTES + (256 << 10);
+pub(crate) const UPLOAD_BYTES: usize = 2 * BUFFER_BYTES + (256 << 10);
 
 /// How long the rest of a refused body is read.
 const DRAIN_TIMEOUT: Duration = Duration::from_secs(1);
@@ -193,7 +193,7 @@ async fn receive_chunks<B: Body<Data = Bytes, Error: Display> + Unpin>(
             if chunk.length > chunk_max {
                 if writer.is_none() && !planted!(UploadUnchecked) {
                     planned.check(backend).await?;
-                    _taken = take(UPLOAD_BYTES).map_err(UploadError::OverLimit)?;
+                    _taken = take(settings.upload_bytes).map_err(UploadError::OverLimit)?;
                 }
                 let (next, buffer) =
                     BlobWriter::write(engine, writer.take(), || backend.random(), chunk).await?;

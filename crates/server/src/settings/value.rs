@@ -5,6 +5,8 @@ use std::fmt;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use bucket::Encryption;
+
 use super::{Quantity, duration_text};
 use crate::backend::store::StoreUrl;
 
@@ -272,6 +274,29 @@ choices! {
         Info = "info",
         /// Every request, handshake and snapshot
         Debug = "debug",
+    }
+}
+
+choices! {
+    /// Encryption of objects by the store.
+    BucketEncryption {
+        /// As the bucket is configured
+        Bucket = "bucket",
+        /// With keys of the store
+        Aes256 = "AES256",
+        /// With a key of the key management service
+        Kms = "aws:kms",
+    }
+}
+
+impl BucketEncryption {
+    /// With this key of the key management service.
+    pub(crate) fn with_key(self, key: Option<String>) -> Encryption {
+        match self {
+            BucketEncryption::Bucket => Encryption::Bucket,
+            BucketEncryption::Aes256 => Encryption::Aes256,
+            BucketEncryption::Kms => Encryption::Kms(key),
+        }
     }
 }
 

@@ -1,6 +1,5 @@
 //! A store in a directory: `disk:///path`. Its key is a file beside the store's own.
 
-use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -9,9 +8,8 @@ use store::LogStore;
 use store::disk::{LockedDir, LogOptions, StoreFile};
 use system::file;
 
-use super::{StoreBackend, StoreParts, StoreUrl, TornTail, random_bytes};
+use super::{StoreBackend, StoreParts, StoreUrl, TornTail, outside_key, random_bytes, read_key};
 use crate::backend::boot_error::BootError;
-use crate::backend::credential::StoreKey;
 use crate::backend::disk_space::{DiskSpace, needed_by_new_store};
 use crate::backend::open_options::OpenOptions;
 use crate::backend::private_files::{check_private, private_dir};
@@ -36,15 +34,21 @@ impl DiskBackend {
 
 impl StoreBackend for DiskBackend {
     fn open(&self, options: &OpenOptions, random: &dyn Fn(&mut [u8])) -> Result<StoreParts, BootError> {
-        let (path, key_path) = (&self.path, self.path.join(KEY_FILE));
+        let path = &self.path;
+        let key_path = options.store_key_file.clone().unwrap_or_else(|| path.join(KEY_FILE));
         private_dir(path)?;
         let locked = LockedDir::lock(path, options.allow_network)?;
         if locked.is_new()? {
             check_space(path, options.shards)?;
-            create_key(&key_path, random)?;
+            if options.store_key_file.is_none() {
+                create_key(&key_path, random)?;
+            }
         }
         check_private(&key_path)?;
-        let key = read_key(&key_path)?;
+        let key = match &options.store_key_file {
+            Some(path) => outside_key(path)?,
+            None => read_key(&key_path)?,
+        };
         let fresh = StoreFile { store_id: u128::from_le_bytes(random_bytes(random)), shards: options.shards };
         let dir = locked.open(fresh, key.as_bytes())?;
         let blobs = Arc::new(dir.blobs()?);
@@ -54,7 +58,15 @@ impl StoreBackend for DiskBackend {
             logs.push(Box::new(log));
             torn_tails.extend(torn.map(|torn| torn_tail(Shard(number), torn)));
         }
-        Ok(StoreParts { logs, blobs, key, map: dir.map().clone(), torn_tails, guard: Box::new(dir) })
+        Ok(StoreParts {
+            logs,
+            blobs,
+            key,
+            map: dir.map().clone(),
+            torn_tails,
+            object_requests: None,
+            guard: Box::new(dir),
+        })
     }
 
     fn url(&self) -> String {
@@ -91,14 +103,6 @@ fn create_key(path: &Path, random: &dyn Fn(&mut [u8])) -> Result<(), BootError> 
     }
     let failed = |error| BootError::Io(path.to_path_buf(), error);
     file::replace(path, &random_bytes::<32>(random), file::OWNER_ONLY).map_err(failed)
-}
-
-fn read_key(path: &Path) -> Result<StoreKey, BootError> {
-    match std::fs::read(path) {
-        Ok(bytes) => bytes.try_into().map(StoreKey::new).map_err(|_| BootError::BadKey(path.to_path_buf())),
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Err(BootError::NoKey(path.to_path_buf())),
-        Err(error) => Err(BootError::Io(path.to_path_buf(), error)),
-    }
 }
 
 #[cfg(test)]

@@ -31,6 +31,7 @@ impl StoreBackend for MemoryBackend {
             blobs: Arc::new(MemoryBlobs::default()),
             key: StoreKey::new(random_bytes(random)),
             torn_tails: Vec::new(),
+            object_requests: None,
             guard: Box::new(()),
         })
     }

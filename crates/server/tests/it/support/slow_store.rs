@@ -79,6 +79,7 @@ impl StoreBackend for SlowStore {
             logs: vec![Box::new(Faulty::new(MemoryLog::default(), self.plan()))],
             blobs: Arc::new(MemoryBlobs::default()),
             key: StoreKey::new(key),
+            object_requests: None,
             torn_tails: Vec::new(),
             guard: Box::new(()),
         })
