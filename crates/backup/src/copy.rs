@@ -35,7 +35,7 @@ pub enum StoreLocation {
 pub struct CopyOptions {
     /// The key of the source, if it is kept outside of it.
     pub key: Option<Key>,
-    /// Where the key of the target is kept; in the directory, for a target on disk.
+    /// Where the key of the target is kept.
     pub key_location: KeyLocation,
     /// An existing directory for the intermediate copy from one bucket to another.
     pub scratch: PathBuf,
@@ -105,7 +105,7 @@ pub fn copy_store(
     let key = options.key.as_ref();
     match (from, to) {
         (StoreLocation::Disk(from), StoreLocation::Disk(to)) => {
-            disk_to_disk(from, to, key, progress, on_damage)
+            disk_to_disk(from, to, options, progress, on_damage)
         }
         (StoreLocation::Disk(from), StoreLocation::Bucket(to)) => {
             upload(from, key, to, options.key_location, progress)
@@ -114,7 +114,7 @@ pub fn copy_store(
             let staging = Staging::new(to, true)?;
             let report = staged(from, &staging.path, key, progress, on_damage)?;
             verify_store(&staging.path, &report.manifest(), &Pace::unlimited(progress))?;
-            staging.publish()?;
+            publish(staging, options.key_location)?;
             Ok(report)
         }
         (StoreLocation::Bucket(from), StoreLocation::Bucket(to)) => {
@@ -147,17 +147,26 @@ fn staged(
 fn disk_to_disk(
     from: &Path,
     to: &Path,
-    key: Option<&Key>,
+    options: &CopyOptions,
     progress: &dyn Progress,
     on_damage: &mut dyn FnMut(String),
 ) -> Result<CopyReport, BackupError> {
     let staging = Staging::new(to, true)?;
     StoreView::open(from)?;
     let _unused = UnusedStore::lock(from)?;
-    let manifest = copy_directory(from, key, &staging.path, progress, on_damage)?;
+    let manifest = copy_directory(from, options.key.as_ref(), &staging.path, progress, on_damage)?;
     verify_store(&staging.path, &manifest, &Pace::unlimited(progress))?;
-    staging.publish()?;
+    publish(staging, options.key_location)?;
     let mut report = CopyReport::new(StoreView::open(to)?.file().store_id);
     (report.bytes, report.shards) = (manifest.bytes(), manifest.shards);
     Ok(report)
+}
+
+/// Gives a verified store its name, without its key if that is kept outside.
+fn publish(staging: Staging, key_location: KeyLocation) -> Result<(), BackupError> {
+    if key_location == KeyLocation::Outside {
+        let key = staging.path.join("store.key");
+        std::fs::remove_file(&key).map_err(|error| BackupError::io(&error, "removing", &key))?;
+    }
+    staging.publish()
 }

@@ -30,6 +30,8 @@ use crate::verify::verify_directory;
 /// How to take a backup.
 #[derive(Clone, Copy, Debug)]
 pub struct BackupOptions {
+    /// The key of the store, if it is not in its directory.
+    pub key: Option<Key>,
     /// The wall clock, in milliseconds since 1970.
     pub now_unix_ms: u64,
     /// The highest rate in bytes per second; `None` is unlimited.
@@ -89,7 +91,7 @@ fn copy_again(
 ) -> Result<Manifest, BackupError> {
     let pace = Pace::start(progress, options.rate, options.timeout);
     for attempt in 1.. {
-        match copy(store, to, options.now_unix_ms, &pace, on_damage) {
+        match copy(store, to, options, &pace, on_damage) {
             // A restart of the server has replaced the end of a log.
             Err(BackupError::Store(error)) if error.kind == ErrorKind::Gone && attempt < ATTEMPTS => {
                 fs::remove_dir_all(to).map_err(|error| BackupError::io(&error, "removing", to))?;
@@ -103,7 +105,7 @@ fn copy_again(
 fn copy(
     store: &Path,
     to: &Path,
-    now_unix_ms: u64,
+    options: &BackupOptions,
     pace: &Pace<'_>,
     on_damage: &mut dyn FnMut(String),
 ) -> Result<Manifest, BackupError> {
@@ -111,8 +113,8 @@ fn copy(
     let view = StoreView::open(store)?;
     pace.begin("copying", size_of(&view)?);
     let mut copy = StoreCopy { view: &view, store, root: to, to: to.join(STORE), files: Vec::new(), pace };
-    copy.parameters(None)?;
-    let mut manifest = Manifest::new(view.file().store_id, now_unix_ms);
+    copy.parameters(options.key.as_ref())?;
+    let mut manifest = Manifest::new(view.file().store_id, options.now_unix_ms);
     for shard in 0..view.file().shards {
         manifest.shards.push(copy.shard(shard, on_damage)?);
     }

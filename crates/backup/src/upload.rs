@@ -30,8 +30,8 @@ const PART: usize = 1 << 20;
 /// Where the key of the copy is kept.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum KeyLocation {
-    /// In the bucket, as `store.key`.
-    Bucket,
+    /// In the store, as `store.key`.
+    Store,
     /// In a file outside of it, which the caller keeps.
     Outside,
 }
