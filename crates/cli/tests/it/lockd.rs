@@ -6,6 +6,7 @@ mod audit;
 mod auth;
 mod backup;
 mod browsers;
+mod bucket_copy;
 mod ca_change;
 mod certificate_errors;
 mod check;
