@@ -49,15 +49,6 @@ impl BucketStore {
         })
     }
 
-    /// Whether the key is in the bucket.
-    pub fn has_key(&self) -> Result<bool, BackupError> {
-        match ObjectStoreRoot::read(&self.objects, &self.policy, None) {
-            Ok(root) => Ok(root.is_some()),
-            Err(error) if error.kind == ErrorKind::Refused => Ok(false),
-            Err(error) => Err(error.into()),
-        }
-    }
-
     /// Fails unless there are no objects below the prefix.
     pub fn check_empty(&self) -> Result<(), BackupError> {
         ObjectStoreRoot::check_empty(&self.objects, &self.policy).map_err(|error| self.refused(error))

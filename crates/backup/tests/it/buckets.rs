@@ -188,7 +188,7 @@ fn a_copy_that_is_interrupted_anywhere_is_recognised() {
 #[test]
 fn a_damaged_source_and_a_target_with_objects_are_refused() {
     let world = world();
-    let blobs = world.store().join("blob/by-name/doc");
+    let blobs = world.store().join("blob/by-name/document");
     let blob = crate::damage::files(&blobs).into_keys().next().expect("a document");
     let mut bytes = std::fs::read(&blob).expect("readable");
     bytes[1000] ^= 1;
@@ -217,7 +217,7 @@ fn a_damaged_bucket_is_refused_and_nothing_appears() {
     let objects = MemoryObjects::default();
     upload(&world.store(), None, &bucket(objects.clone()), KeyLocation::Store, &Quiet).expect("copied");
     let to = world.dir.path().join("to");
-    let documents = objects.list("blob/doc/", "").expect("a page").names;
+    let documents = objects.list("blob/document/", "").expect("a page").names;
     let batches = objects.list("log/0/", "").expect("a page").names;
     let last = batches.last().expect("batches").clone();
     for name in [&documents[0], &last, &"store".to_string()] {

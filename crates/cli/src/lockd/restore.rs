@@ -51,9 +51,20 @@ pub(crate) fn run(args: &RestoreArgs) -> CommandResult {
     let options = RestoreOptions { now_unix_ms: now_unix_ms() };
     let restored = restore(&args.from, &store, &options, &progress).map_err(failure)?;
     drop(progress);
+    if let Some(path) = args.bucket.key_file() {
+        move_key(&store.join("store.key"), path)?;
+    }
     let mut document = described(&restored.manifest, "store", &store);
     document["owner_uid"] = json!(restored.owner);
-    print(args.output, &document, || text(&restored, &format!("disk://{}", store.display()), &store))
+    let url = format!("disk://{}", store.display());
+    print(args.output, &document, || text(&restored, &url, &store, args.bucket.key_file()))
+}
+
+/// Moves the key of a restored store to its file, or compares it with that.
+fn move_key(from: &Path, to: &Path) -> CommandResult {
+    keep_in(to, &read_key(from)?)?;
+    std::fs::remove_file(from)
+        .map_err(|error| Failure::new(1, format!("removing a file: {error}: file={}", from.display())))
 }
 
 /// Restores to a temporary directory, and copies that to an empty prefix of a bucket.
@@ -79,10 +90,11 @@ fn to_bucket(args: &RestoreArgs, url: &BucketUrl) -> CommandResult {
     }
     let url = url.to_string();
     let document = described(&restored.manifest, "store", Path::new(&url));
-    print(args.output, &document, || text(&restored, &url, Path::new(&url)))
+    print(args.output, &document, || text(&restored, &url, Path::new(&url), args.bucket.key_file()))
 }
 
-fn text(restored: &Restored, url: &str, store: &Path) -> String {
+fn text(restored: &Restored, url: &str, store: &Path, key_file: Option<&PathBuf>) -> String {
+    let key = key_file.map(|file| format!(" --store-key-file {}", file.display())).unwrap_or_default();
     let Restored { manifest, owner } = restored;
     let owner = owner.map(|uid| format!(" owner_uid={uid}")).unwrap_or_default();
     let taken_at = unix_ms_text(manifest.created_at_unix_ms);
@@ -92,7 +104,7 @@ fn text(restored: &Restored, url: &str, store: &Path) -> String {
          1. keep the old server stopped for good: two servers with this store would both grant leases\n  \
          2. wait until max-ttl has passed since the old server stopped: it may have granted leases after {taken_at}, which \
          this store does not know\n  \
-         3. start the server: lockd serve --store {url}\n\
+         3. start the server: lockd serve --store {url}{key}\n\
          its fencing tokens are above all earlier ones, provided that the clock of this machine is not behind the old \
          server's\n",
         store.display(),

@@ -234,7 +234,7 @@ fn a_check_of_a_bucket_finds_missing_batches_bad_index_objects_documents_and_unu
         (&report(&sound)["bucket"]["batches"], &report(&sound)["shards"][0]["leases"]),
         (&3.into(), &5.into())
     );
-    objects.insert(BUCKET, "prod/blob/doc/0-1-0", "not used");
+    objects.insert(BUCKET, "prod/blob/document/0/0-1", "not used");
     let unused = report(&done(check()));
     assert_eq!(unused["bucket"]["unreferenced_blobs"], 1, "{unused}");
     assert_eq!(unused["bucket"]["unreferenced_bytes"], 8, "{unused}");
