@@ -89,15 +89,15 @@ fn filled_disk_store(server: &ObjectServer, data: &Path) -> String {
         &running.address,
         r#"set -e
         for n in 1 2 3 4; do
-            granted=$(lockd client acquire --namespace "n$n" --ttl 600s small) && eval "$granted"
+            granted=$(lockd client acquire --namespace "n$n" --ttl 300s small) && eval "$granted"
             echo "{\"n\": $n}" | lockd client update --namespace "n$n" small >&2
         done
         unset LOCKD_CLIENT_NAMESPACE
-        granted=$(lockd client acquire --ttl 600s long) && eval "$granted"
+        granted=$(lockd client acquire --ttl 300s long) && eval "$granted"
         printf '"%0100000d"' 7 | lockd client update long >&2
-        granted=$(lockd client acquire --ttl 600s huge) && eval "$granted"
+        granted=$(lockd client acquire --ttl 300s huge) && eval "$granted"
         printf '"%07000000d"' 7 | lockd client update huge >&2
-        granted=$(lockd client acquire --ttl 600s orders) && eval "$granted"
+        granted=$(lockd client acquire --ttl 300s orders) && eval "$granted"
         echo '{"cursor": 41}' | lockd client update orders >&2
         printf '%s\n' "$granted""#,
     );
@@ -131,7 +131,7 @@ fn a_store_moves_to_a_bucket_and_back_while_a_lease_is_held() {
     let flags = ["--store", URL, "--store-key-file", text(&key_file)];
     let running = serve(&objects, &remote, &flags);
     let script = format!(
-        "{granted}\nlockd client keepalive --ttl 500s orders >&2 && lockd client get --public orders"
+        "{granted}\nlockd client keepalive --ttl 290s orders >&2 && lockd client get --public orders"
     );
     let renewed = sh(&running.address, &script);
     assert!(
