@@ -30,9 +30,8 @@ pub(crate) fn pack(
     dir: &Path,
     manifest: &Manifest,
     archive: &Path,
-    progress: &dyn Progress,
+    pace: &Pace<'_>,
 ) -> Result<(), BackupError> {
-    let pace = Pace::unlimited(progress);
     pace.begin("packing", manifest.bytes());
     let mut out = CopiedFile::create(archive)?;
     let encoded = manifest.encode();
@@ -55,7 +54,7 @@ pub(crate) fn pack(
     out.write(&[0; 2 * BLOCK])?;
     out.finish()?;
     pace.begin("verifying", manifest.bytes());
-    ArchiveReader::open(archive)?.members(&mut |_, _| Ok(()), &pace).map(drop)
+    ArchiveReader::open(archive)?.members(&mut |_, _| Ok(()), pace).map(drop)
 }
 
 /// Unpacks an archive into a directory.

@@ -67,6 +67,8 @@ impl<'a> Pace<'a> {
         }
         while let Some(ahead) = self.ahead() {
             std::thread::sleep(ahead.min(Duration::from_millis(500)));
+            // A bar appears after a second, also between two parts.
+            self.progress.advance(0);
         }
         Ok(())
     }

@@ -62,7 +62,9 @@ pub fn take(
     debug_assert_eq!(verified, manifest, "a manifest is read as it was written");
     if is_archive(to) {
         let archive = Staging::new(to, false)?;
-        archive::pack(&copied.path, &manifest, &archive.path, progress)?;
+        // Its writes compete with those of the server as much as the copy's.
+        let pace = Pace::start(progress, options.rate, Duration::MAX);
+        archive::pack(&copied.path, &manifest, &archive.path, &pace)?;
         archive.publish()?;
     } else {
         copied.publish()?;

@@ -69,7 +69,7 @@ impl Bucket {
         let pause: Pause = Arc::new(move |failed| {
             let pause = PAUSE_MIN.saturating_mul(1 << failed.min(6)).min(PAUSE_MAX);
             let pause = pause.mul_f64(0.5 + f64::from(random_byte()) / 512.0);
-            match client.0.runtime.block_on(tokio::time::sleep(pause)) {
+            match client.0.runtime.block_on(async move { tokio::time::sleep(pause).await }) {
                 Some(()) => ControlFlow::Continue(()),
                 None => ControlFlow::Break(()),
             }
@@ -107,7 +107,8 @@ fn check_endpoint(url: &BucketUrl, options: &BucketOptions) -> Result<(), String
         return Err(format!(
             "{GCS_HOST} ignores the condition of a put in the S3 dialect, so two servers could own one log; use \
              gs://{}/{} instead: endpoint={endpoint}",
-            url.bucket, url.prefix
+            url.bucket,
+            url.prefix.trim_end_matches('/')
         ));
     }
     Ok(())

@@ -64,9 +64,20 @@ pub(crate) fn error(provider: Provider, effect: Effect, response: &Response, det
         (Some(401 | 403), _) => "the object store denies access; check the credentials and the policy",
         (Some(301 | 307 | 308), _) => "the bucket is in another region; name it with --s3-region",
         (Some(400), _) => "the object store does not accept the request; check region and endpoint",
+        (None, _) if *response == Response::NotSent && is_about_credentials(detail) => {
+            "there are no credentials for the object store; set the variables of the provider, or \
+             --s3-credential-process"
+        }
+        (None, _) if *response == Response::NotSent => "the object store cannot be reached",
+        (None, _) => "the object store does not respond",
         _ => "the object store does not answer as expected",
     };
     ObjectsError::new(kind, format!("{what}: {status} {}", first_line(detail)))
+}
+
+/// The library asks the metadata service of the machine if nothing else has credentials.
+fn is_about_credentials(detail: &str) -> bool {
+    ["169.254.", "credential", "metadata", "token"].iter().any(|word| detail.contains(word))
 }
 
 fn status_of(response: &Response) -> Option<u16> {

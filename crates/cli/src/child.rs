@@ -29,7 +29,7 @@ use rustix::process::{Signal, getppid, set_parent_process_death_signal};
 
 pub use boot_clock::BootInstant;
 pub use job::{Job, JobExit, Order, WANTS_TERMINAL, unkilled};
-pub use signals::Signals;
+pub use signals::{Signals, is_ignored};
 pub use waker::{WakeReader, Waker, waker};
 
 /// First argument of the re-exec in `Job::start`, followed by the parent's pid and the command.

@@ -27,6 +27,7 @@ mod agent_commands;
 mod server_texts;
 pub mod calls;
 mod client_identity;
+mod termination;
 
 use std::io::{self, IsTerminal, Write};
 use std::sync::Arc;
@@ -49,20 +50,21 @@ pub use environment::{LeaseCredential, quoted, servers, values};
 pub fn run(args: &ClientArgs) -> CommandResult {
     let mut done = attempt(args);
     if let Err(failure) = &mut done {
-        match (&args.verb, args.verb.pipes_a_document()) {
-            (Verb::Acquire(_) | Verb::Rebind(_) | Verb::Administer(AdminVerb::Manifest(_)), _)
-                if !args.common.output.is_parsed() =>
-            {
-                fail_eval(failure.code);
-            }
-            (_, Some(verb)) => {
-                poison_output(verb, &failure.message);
-                failure.is_shown = stdout_is_stderr();
-            }
-            _ => {}
+        if is_evaluated(args) {
+            fail_eval(failure.code);
+        } else if let Some(verb) = args.verb.pipes_a_document() {
+            poison_output(verb, &failure.message);
+            failure.is_shown = stdout_is_stderr();
         }
     }
     done
+}
+
+/// Whether a shell evaluates the output.
+fn is_evaluated(args: &ClientArgs) -> bool {
+    let grants =
+        matches!(args.verb, Verb::Acquire(_) | Verb::Rebind(_) | Verb::Administer(AdminVerb::Manifest(_)));
+    grants && !args.common.output.is_parsed()
 }
 
 /// Whether standard output and standard error go to the same pipe or file, as with `2>&1`.
@@ -87,7 +89,12 @@ fn attempt(args: &ClientArgs) -> CommandResult {
     }
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let runtime = runtime.map_err(|error| failed("starting the runtime", &error))?;
-    runtime.block_on(dispatch(args))
+    runtime.block_on(async {
+        tokio::select! {
+            done = dispatch(args) => done,
+            failure = termination::terminated(), if is_evaluated(args) => Err(failure),
+        }
+    })
 }
 
 async fn dispatch(args: &ClientArgs) -> CommandResult {

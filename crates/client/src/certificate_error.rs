@@ -29,6 +29,11 @@ pub(crate) fn find(
     Some(Error::new(Kind::Denied, detail))
 }
 
+/// Whether an error is one of TLS, and not of the network.
+pub(crate) fn is_tls(failure: &(dyn StdError + 'static)) -> bool {
+    tls_error(failure).is_some()
+}
+
 /// Whether the server responded to the TLS handshake with something else.
 pub(crate) fn is_no_tls(failure: &(dyn StdError + 'static)) -> bool {
     matches!(tls_error(failure), Some(TlsError::InvalidMessage(_)))

@@ -2,7 +2,7 @@
 
 use std::io;
 use std::pin::Pin;
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use hyper::Uri;
@@ -13,6 +13,7 @@ use tokio::net::{TcpStream, UnixStream};
 use tokio_rustls::TlsConnector;
 use tokio_rustls::rustls::pki_types::ServerName;
 
+use crate::certificate_error;
 use crate::endpoint::{Address, Endpoint};
 
 /// The version of HTTP that a client speaks over TLS. Without TLS it is HTTP/1.1.
@@ -57,11 +58,13 @@ pub(crate) struct Socket {
     stream: Pin<Box<dyn ByteStream>>,
     /// The handshake agreed on HTTP/2.
     is_http2: bool,
+    /// A write failed, and the reason is being read.
+    failed_write: Option<io::Error>,
 }
 
 impl Socket {
     fn new(stream: impl ByteStream + 'static, is_http2: bool) -> Socket {
-        Socket { stream: Box::pin(stream), is_http2 }
+        Socket { stream: Box::pin(stream), is_http2, failed_write: None }
     }
 }
 
@@ -127,16 +130,104 @@ impl AsyncRead for Socket {
     }
 }
 
+impl Socket {
+    /// The result of a write. A failure waits for the end of what the server sent before it closed the connection, and is
+    /// replaced by that if it is an error of TLS.
+    ///
+    /// In TLS 1.3 a client may send its request before the server has checked the client's certificate. The alert of a
+    /// server that refuses it may then be unread when a write fails with a broken pipe.
+    fn poll_written<T>(&mut self, cx: &mut Context<'_>, written: io::Result<T>) -> Poll<io::Result<T>> {
+        match written {
+            Ok(written) => Poll::Ready(Ok(written)),
+            Err(failure) => {
+                self.failed_write = Some(failure);
+                self.poll_failure(cx).map(Err)
+            }
+        }
+    }
+
+    /// Nothing else is read here: the sender gives up the connection after a failed write.
+    fn poll_failure(&mut self, cx: &mut Context<'_>) -> Poll<io::Error> {
+        let mut unused = [0; 1024];
+        let last = ready!(self.stream.as_mut().poll_read(cx, &mut ReadBuf::new(&mut unused)));
+        let failure = self.failed_write.take().unwrap_or_else(|| io::ErrorKind::BrokenPipe.into());
+        Poll::Ready(last.err().filter(|error| certificate_error::is_tls(error)).unwrap_or(failure))
+    }
+}
+
 impl AsyncWrite for Socket {
     fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
-        self.stream.as_mut().poll_write(cx, buf)
+        if self.failed_write.is_some() {
+            return self.poll_failure(cx).map(Err);
+        }
+        let written = ready!(self.stream.as_mut().poll_write(cx, buf));
+        self.poll_written(cx, written)
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        self.stream.as_mut().poll_flush(cx)
+        if self.failed_write.is_some() {
+            return self.poll_failure(cx).map(Err);
+        }
+        let flushed = ready!(self.stream.as_mut().poll_flush(cx));
+        self.poll_written(cx, flushed)
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         self.stream.as_mut().poll_shutdown(cx)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::io::AsyncWriteExt;
+    use tokio_rustls::rustls::{AlertDescription, Error as TlsError};
+
+    use super::*;
+
+    /// A connection that the server has closed: writes fail, and reads end with what it sent before, which arrives later.
+    struct ClosedStream(Option<TlsError>, bool);
+
+    impl AsyncRead for ClosedStream {
+        fn poll_read(
+            mut self: Pin<&mut Self>,
+            cx: &mut Context<'_>,
+            _: &mut ReadBuf<'_>,
+        ) -> Poll<io::Result<()>> {
+            self.1 = !self.1;
+            if self.1 {
+                cx.waker().wake_by_ref();
+                return Poll::Pending;
+            }
+            Poll::Ready(self.0.clone().map_or(Ok(()), |error| Err(io::Error::other(error))))
+        }
+    }
+
+    impl AsyncWrite for ClosedStream {
+        fn poll_write(self: Pin<&mut Self>, _: &mut Context<'_>, _: &[u8]) -> Poll<io::Result<usize>> {
+            Poll::Ready(Err(io::ErrorKind::BrokenPipe.into()))
+        }
+
+        fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+            Poll::Ready(Err(io::ErrorKind::BrokenPipe.into()))
+        }
+
+        fn poll_shutdown(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+            Poll::Ready(Ok(()))
+        }
+    }
+
+    /// A large document was sent with a revoked certificate. Some of its writes failed before the alert was read: the
+    /// server "cannot be reached", or the commit "may have been applied".
+    #[tokio::test]
+    async fn a_failed_write_is_reported_with_the_alert_that_the_server_sent() {
+        let alert = TlsError::AlertReceived(AlertDescription::CertificateRevoked);
+        let mut refused = Socket::new(ClosedStream(Some(alert), false), false);
+        for failure in [refused.write(b"x").await.map(drop), refused.flush().await] {
+            assert!(certificate_error::is_tls(&failure.expect_err("closed")));
+        }
+        let mut closed = Socket::new(ClosedStream(None, false), false);
+        for failure in [closed.write(b"x").await.map(drop), closed.flush().await] {
+            assert_eq!(failure.expect_err("closed").kind(), io::ErrorKind::BrokenPipe);
+        }
     }
 }

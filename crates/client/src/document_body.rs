@@ -2,7 +2,7 @@
 //!
 //! **Invariant.** A retry sends the same bytes. Bytes and files can be sent again; a stream cannot once its first byte was read,
 //! and the request then fails without a retry. A body that ends early has no effect on the server, so that the outcome is
-//! indeterminate only if the stream was sent to its end.
+//! indeterminate only if a file or stream was sent to its end.
 
 use std::fs::File;
 use std::io::{self, Read};
@@ -40,6 +40,8 @@ struct FileSource {
     file: File,
     start: u64,
     bytes: u64,
+    /// An attempt has sent it to its end.
+    is_sent: AtomicBool,
     /// Why it could not be read.
     failure: Mutex<Option<String>>,
 }
@@ -63,7 +65,8 @@ impl DocumentBody {
         }
         let start = io::Seek::stream_position(&mut file)?;
         let bytes = metadata.len().saturating_sub(start);
-        Ok(DocumentBody(Source::File(Arc::new(FileSource { file, start, bytes, failure: Mutex::default() }))))
+        let (is_sent, failure) = (AtomicBool::new(bytes == 0), Mutex::default());
+        Ok(DocumentBody(Source::File(Arc::new(FileSource { file, start, bytes, is_sent, failure }))))
     }
 
     /// The file at this path.
@@ -109,7 +112,8 @@ impl DocumentBody {
     pub(crate) fn may_be_received(&self) -> bool {
         match &self.0 {
             Source::Stream(stream) => stream.is_sent.load(Ordering::Acquire),
-            _ => true,
+            Source::File(file) => file.is_sent.load(Ordering::Acquire),
+            Source::Bytes(_) => true,
         }
     }
 
@@ -225,8 +229,10 @@ impl UploadBody {
         if let Some(sink) = &self.sink {
             sink.moved(bytes);
         }
-        if let Source::Stream(stream) = &self.document.0 {
-            stream.moved_at.store(BootTime::now().0, Ordering::Release);
+        match &self.document.0 {
+            Source::Stream(stream) => stream.moved_at.store(BootTime::now().0, Ordering::Release),
+            Source::File(file) if self.left == Some(0) => file.is_sent.store(true, Ordering::Release),
+            Source::File(_) | Source::Bytes(_) => {}
         }
     }
 }

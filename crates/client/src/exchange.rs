@@ -60,15 +60,13 @@ impl AttemptError {
             let detail = format!("the document cannot be read: {why}");
             return AttemptError::retryable(Error::new(Kind::Invalid, detail), false).unapplied();
         }
-        if !body.is_spent() {
-            return self;
+        let may_be_applied = self.may_be_applied && body.may_be_received();
+        // A refused certificate is reason enough.
+        if !body.is_spent() || self.is_final {
+            return AttemptError { may_be_applied, ..self };
         }
         let error = self.error.with_note("the document is a stream, which cannot be sent again");
-        AttemptError {
-            error,
-            may_be_applied: self.may_be_applied && body.may_be_received(),
-            is_final: self.is_final,
-        }
+        AttemptError { error, may_be_applied, is_final: false }
     }
 
     /// The error to report, if an attempt may have been applied.

@@ -102,14 +102,15 @@ impl fmt::Display for RecoveryError {
             RecoveryError::Decode(seq, error) => {
                 write!(
                     f,
-                    "a batch of the log cannot be decoded; start the lockd version that wrote it: {error} seq={}",
+                    "a batch of the log cannot be decoded; start the lockd version that wrote it, or restore the store from a backup \
+                     with `lockd restore`: {error} seq={}",
                     seq.0
                 )
             }
             RecoveryError::Diverged { lsn, outcome } => write!(
                 f,
                 "a logged command is not applied at replay, so the log was written under other rules; start the \
-                 build that wrote it: lsn={} outcome={outcome:?}",
+                 version that wrote it, or restore the store from a backup with `lockd restore`: lsn={} outcome={outcome:?}",
                 lsn.0
             ),
             RecoveryError::NoSnapshot { floor, damaged } => {

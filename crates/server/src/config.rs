@@ -18,7 +18,7 @@ use identity::{IdentityLocation, SeparateFiles};
 use kernel::Span;
 
 use crate::backend::audit_log::AuditFileOptions;
-use crate::backend::memory_plan::MemoryPlan;
+use crate::backend::memory_plan::{MemoryPlan, ShardLimits};
 use crate::backend::open_options::OpenOptions;
 use crate::backend::shards::RequestLimits;
 use crate::backend::store::StoreUrl;
@@ -380,8 +380,12 @@ impl Config {
         }
     }
 
-    /// The kernel's limits.
+    /// The kernel's limits in a store of one shard.
     pub fn limits(&self) -> kernel::Limits {
+        self.shard_limits().in_each_of(1)
+    }
+
+    fn shard_limits(&self) -> ShardLimits {
         let usual = kernel::Limits::default();
         // Two members per ended lease, as by default: otherwise the members would cap a larger history.
         let history_members_max = self.history_max.saturating_mul(2).max(usual.history_members_max);
@@ -393,14 +397,7 @@ impl Config {
             leases_per_identity_max: self.max_leases_per_identity,
             ..usual
         };
-        let fitted = self.memory_plan().fit(configured);
-        // A history of another length than the default is the operator's choice.
-        let is_usual = self.history_max == usual.history_max;
-        if is_usual {
-            fitted
-        } else {
-            kernel::Limits { history_max: self.history_max, history_members_max, ..fitted }
-        }
+        ShardLimits::new(configured, self.memory_plan())
     }
 
     fn memory_plan(&self) -> MemoryPlan {
@@ -408,7 +405,7 @@ impl Config {
     }
 
     pub(crate) fn open_options(&self) -> OpenOptions {
-        let limits = self.limits();
+        let limits = self.shard_limits();
         // A log that is never replayed: retained segments would only cost memory.
         let retain = if self.store.backend().is_volatile() { 0 } else { self.log_retain };
         let sweeper = span(self.sweeper_interval);

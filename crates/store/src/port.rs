@@ -315,7 +315,12 @@ impl From<Damage> for StoreError {
     fn from(damage: Damage) -> StoreError {
         let Damage { file, offset, what } = &damage;
         let is_segment = file.extension().is_some_and(|extension| extension == "seg");
-        let cut = if is_segment { ", or cut the log there with `lockd store cut`" } else { "" };
+        let cut = match (is_segment, offset) {
+            (false, _) => "",
+            // A segment that is damaged as a whole: the oldest one cannot be cut off.
+            (true, 0) => ", or see with `lockd store check` whether the log can be cut there",
+            (true, _) => ", or cut the log there with `lockd store cut`",
+        };
         let advice = "restore the store from a backup with `lockd restore`";
         let place = format_args!("file={} offset={offset}", file.display());
         let what = format!("{what}; {advice}{cut}; do not delete the file: {place}");

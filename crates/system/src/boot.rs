@@ -6,13 +6,20 @@
 //! Left out: reading clocks, and what follows from two readings.
 
 use std::io;
+use std::path::Path;
 
 const BOOT_ID: &str = "/proc/sys/kernel/random/boot_id";
 
-/// Identify the machine among its clones, as far as they exist and can be read. Linux shows the generation id of a
-/// virtual machine to drivers only; the UUID that the hypervisor gives each machine is the nearest to it.
-const MACHINE_IDS: [&str; 4] =
-    ["/etc/machine-id", "/var/lib/dbus/machine-id", "/sys/class/dmi/id/product_uuid", "/sys/hypervisor/uuid"];
+/// Identify the machine among its clones, as far as they exist and can be read. The last is the generation id of a
+/// virtual machine, which changes whenever an image of it is resumed. Linux shows it to programs only under QEMU, with
+/// the module `qemu_fw_cfg`, and to root; elsewhere the UUID that the hypervisor gives each machine is the nearest to it.
+const MACHINE_IDS: [&str; 5] = [
+    "/etc/machine-id",
+    "/var/lib/dbus/machine-id",
+    "/sys/class/dmi/id/product_uuid",
+    "/sys/hypervisor/uuid",
+    "/sys/firmware/qemu_fw_cfg/by_name/etc/vmgenid_guid/raw",
+];
 
 /// The ids of a boot, and the offset of its boot clock.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -20,7 +27,7 @@ pub struct Boot {
     /// The kernel's boot id.
     pub boot_id: Vec<u8>,
     /// The ids of the machine; empty where there is none, or it cannot be read.
-    pub machine_ids: [Vec<u8>; 4],
+    pub machine_ids: [Vec<u8>; 5],
     /// The offset that the process's time namespace adds to `CLOCK_BOOTTIME`, in nanoseconds.
     pub offset_ns: i128,
 }
@@ -32,8 +39,12 @@ pub fn current() -> io::Result<Option<Boot>> {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
         Err(error) => return Err(error),
     };
-    let machine_ids = MACHINE_IDS.map(|path| std::fs::read(path).unwrap_or_default());
+    let machine_ids = machine_ids_below(Path::new("/"));
     Ok(time_namespace_offset().map(|offset_ns| Boot { boot_id, machine_ids, offset_ns }))
+}
+
+fn machine_ids_below(root: &Path) -> [Vec<u8>; 5] {
+    MACHINE_IDS.map(|path| std::fs::read(root.join(&path[1..])).unwrap_or_default())
 }
 
 /// The offset of this process's boot clock in nanoseconds; `None` if it cannot be known.
@@ -64,6 +75,22 @@ mod tests {
     #[test]
     fn this_boot_is_the_same_each_time() {
         assert_eq!(current().expect("readable"), current().expect("readable"));
+    }
+
+    /// Two machines were resumed from one image: machine id and boot id are equal, and only the hypervisor's ids differ.
+    #[test]
+    fn each_id_of_a_machine_tells_clones_apart() {
+        let root = std::env::temp_dir().join(format!("lockd-boot-{}", std::process::id()));
+        let none = machine_ids_below(&root);
+        assert_eq!(none, <[Vec<u8>; 5]>::default(), "ids that are missing are empty");
+        for path in MACHINE_IDS {
+            let file = root.join(&path[1..]);
+            std::fs::create_dir_all(file.parent().expect("below the root")).expect("writable");
+            let before = machine_ids_below(&root);
+            std::fs::write(&file, path).expect("writable");
+            assert_ne!(machine_ids_below(&root), before, "{path}");
+        }
+        std::fs::remove_dir_all(root).expect("ours");
     }
 
     #[test]

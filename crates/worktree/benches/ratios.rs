@@ -158,6 +158,11 @@ impl Bench {
 
     fn take_snapshot(&self) {
         let session = self.acquire();
+        self.take_snapshot_under(&session);
+        self.repo.lock(&self.main).release(&session).expect("ours");
+    }
+
+    fn take_snapshot_under(&self, session: &SessionId) {
         let request = SnapshotRequest {
             note: None,
             consistency: Consistency::Quiesced,
@@ -165,7 +170,6 @@ impl Bench {
             progress: &NoProgress,
         };
         self.repo.snapshot(&self.main, &request).expect("nobody writes");
-        self.repo.lock(&self.main).release(&session).expect("ours");
     }
 }
 

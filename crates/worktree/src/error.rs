@@ -91,7 +91,9 @@ impl Error {
 
     /// The filesystem call `action` on `path` failed.
     pub fn io(action: &str, path: &Path, cause: &io::Error) -> Self {
-        Self::new(ErrorClass::Io, format!("could not {action}: {cause}: path={}", path.display()))
+        let error =
+            Self::new(ErrorClass::Io, format!("could not {action}: {cause}: path={}", path.display()));
+        if cause.kind() == io::ErrorKind::ReadOnlyFilesystem { error.with("read_only", true) } else { error }
     }
 
     /// The request is invalid; `detail` says how to correct it.

@@ -7,11 +7,12 @@
 //! Left out: file trees. `tree` scans and copies them by directory descriptors, so that no symbolic link is
 //! ever followed, and announces each change through [`Fs::step`].
 
+mod mounts;
 mod real;
 
 use std::fmt::Debug;
 use std::io;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 pub use real::RealFs;
 pub(crate) use real::kind_of;
@@ -83,6 +84,11 @@ pub trait Fs: Send + Sync + Debug {
     /// The free space of a filesystem, in bytes, of which the system reports `reported`; tests fake a full disk.
     fn free_bytes(&self, reported: u64) -> u64 {
         reported
+    }
+    /// The program whose subcommand `clone` clones a directory of the filesystem of `path` without copying data; none
+    /// if the filesystem has none.
+    fn clone_command(&self, _path: &Path) -> Option<PathBuf> {
+        None
     }
     /// Called before each change that `tree` makes by descriptor; an error aborts the change.
     fn step(&self) -> io::Result<()> {

@@ -4,6 +4,9 @@
 //! descriptor that were not removed, published or not, and those that a process uses: a snapshot that is being
 //! taken uses its base. A removed snapshot whose files others share stays as a layer, without its descriptor.
 //!
+//! While a snapshot that is left is so damaged that its layers are unknown, nothing goes: it may share any file, and a
+//! backup of its manifest may bring it back.
+//!
 //! Every step can be repeated: removed snapshots are known by their entries, so an interrupted run is finished by
 //! the next.
 
@@ -11,18 +14,18 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use rustix::fs::{AtFlags, lstat, unlinkat};
 
-use crate::error::{ErrorContext, Result};
+use crate::error::{ErrorClass, ErrorContext, Result};
 use crate::fs::absent_is_none;
 use crate::ids::SnapshotId;
 use crate::repo::Repo;
 use crate::tree::{self, Item, RelPath, Root, Shape};
 
 impl Repo {
-    /// Frees the space of all removed snapshots. Returns the bytes that were freed.
-    pub(crate) fn reclaim(&self) -> Result<u64> {
+    /// Frees the space of all removed snapshots.
+    pub(crate) fn reclaim(&self) -> Result<Reclaimed> {
         let removed = self.all_removed_snapshots()?;
         let plan = self.reclaim_plan(&removed)?;
-        for (id, doomed) in &plan {
+        for (id, doomed) in &plan.doomed {
             let ready = self.layout.snapshot_ready(id);
             absent_is_none(self.env.fs.remove_file(&ready)).doing("remove", &ready)?;
             match doomed {
@@ -30,14 +33,14 @@ impl Repo {
                 DoomedFiles::Some { paths, .. } => self.remove_names(id, paths)?,
             }
         }
-        Ok(plan.values().map(DoomedFiles::bytes).sum())
+        Ok(plan.result())
     }
 
-    /// The bytes that would be freed if `more` were removed as well.
-    pub(crate) fn reclaimable(&self, more: &BTreeSet<SnapshotId>) -> Result<u64> {
+    /// What would be freed if `more` were removed as well.
+    pub(crate) fn reclaimable(&self, more: &BTreeSet<SnapshotId>) -> Result<Reclaimed> {
         let mut removed = self.all_removed_snapshots()?;
         removed.extend(more.iter().cloned());
-        Ok(self.reclaim_plan(&removed)?.values().map(DoomedFiles::bytes).sum())
+        Ok(self.reclaim_plan(&removed)?.result())
     }
 
     /// The disk space of all stored snapshots, in bytes.
@@ -46,7 +49,7 @@ impl Repo {
         Ok(allocated(&tree::scan(&Root::open(&snapshots)?)?))
     }
 
-    fn reclaim_plan(&self, removed: &BTreeSet<SnapshotId>) -> Result<BTreeMap<SnapshotId, DoomedFiles>> {
+    fn reclaim_plan(&self, removed: &BTreeSet<SnapshotId>) -> Result<ReclaimPlan> {
         // Marks first: a snapshot that is published after this has its base in one of the two.
         let used = self.used_snapshots()?;
         let stored: BTreeSet<SnapshotId> = self.stored_snapshots()?;
@@ -55,8 +58,12 @@ impl Repo {
             used.contains(*id) || (!removed.contains(*id) && self.env.fs.meta(&ready).is_ok())
         };
         let mut needed: BTreeMap<SnapshotId, BTreeSet<RelPath>> = BTreeMap::new();
+        let mut plan = ReclaimPlan::default();
         for id in stored.iter().filter(is_left) {
-            let layers = self.manifest_chain(id)?.layers;
+            let Some(layers) = self.known_layers(id)? else {
+                plan.blocked_by.push(id.clone());
+                continue;
+            };
             if layers.iter().any(|layer| removed.contains(layer)) {
                 for item in self.stored_tree(id)?.items {
                     needed.entry(layers[item.layer].clone()).or_default().insert(item.path);
@@ -66,11 +73,24 @@ impl Repo {
                 needed.entry(layer).or_default();
             }
         }
-        let mut plan = BTreeMap::new();
-        for id in stored.iter().filter(|id| removed.contains(id) && !used.contains(id)) {
-            plan.insert(id.clone(), self.doomed_files(id, needed.get(id))?);
+        if plan.blocked_by.is_empty() {
+            for id in stored.iter().filter(|id| removed.contains(id) && !used.contains(id)) {
+                plan.doomed.insert(id.clone(), self.doomed_files(id, needed.get(id))?);
+            }
         }
         Ok(plan)
+    }
+
+    /// The layers of a snapshot; none if its manifest is not the published one. Without a descriptor, which a removed
+    /// snapshot lacks, or if that is damaged, a manifest that can be read is believed.
+    fn known_layers(&self, id: &SnapshotId) -> Result<Option<Vec<SnapshotId>>> {
+        let chain = match self.manifest_chain(id) {
+            Err(error) if error.class() == ErrorClass::Damaged => return Ok(None),
+            other => other?,
+        };
+        let descriptor = self.ready(id).ok();
+        let is_published = descriptor.is_none_or(|it| it.content_hash == chain.manifest.content_hash());
+        Ok(is_published.then_some(chain.layers))
     }
 
     fn stored_snapshots(&self) -> Result<BTreeSet<SnapshotId>> {
@@ -107,6 +127,27 @@ impl Repo {
                 .doing("remove a file of", &dir)?;
         }
         Ok(())
+    }
+}
+
+/// What a removal freed, or would free.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Reclaimed {
+    /// Disk space, in bytes.
+    pub(crate) bytes: u64,
+    /// Snapshots whose layers are unknown, so that nothing could be freed.
+    pub(crate) blocked_by: Vec<SnapshotId>,
+}
+
+#[derive(Default)]
+struct ReclaimPlan {
+    doomed: BTreeMap<SnapshotId, DoomedFiles>,
+    blocked_by: Vec<SnapshotId>,
+}
+
+impl ReclaimPlan {
+    fn result(self) -> Reclaimed {
+        Reclaimed { bytes: self.doomed.values().map(DoomedFiles::bytes).sum(), blocked_by: self.blocked_by }
     }
 }
 

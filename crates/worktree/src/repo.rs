@@ -23,8 +23,9 @@ use crate::lock::{AcquireRequest, AcquiredLock, Lock};
 use crate::policy::LockPolicy;
 use crate::probe;
 use crate::record::{Entry, EntryEvent, FORMAT, WorktreeState};
-use crate::sequence::{AppendOutcome, Sequence};
+use crate::sequence::{self, AppendOutcome, Sequence};
 use crate::traces::{self, Traces};
+use crate::tree;
 use crate::worktree::{Mode, PayloadPath, Worktree};
 
 /// The repository's record.
@@ -94,23 +95,47 @@ impl Repo {
                 layout.jvs().display()
             )));
         }
+        let mut made = Vec::new();
+        let record = Self::create_in(&env, &layout, policy, shared, &mut made).inspect_err(|_| {
+            // A failed init leaves nothing behind, unless another process has made the repository meanwhile.
+            if env.fs.meta(&layout.repo_file()).is_err() {
+                made.iter().rev().for_each(|dir| drop(env.fs.remove_dir(dir)));
+            }
+        })?;
+        Ok(Self { env, layout, record })
+    }
+
+    /// Adds the directories that it creates to `made`.
+    fn create_in(
+        env: &Env,
+        layout: &Layout,
+        policy: LockPolicy,
+        shared: bool,
+        made: &mut Vec<PathBuf>,
+    ) -> Result<RepoRecord> {
         if shared {
-            share_with_group(root)?;
+            share_with_group(layout.root())?;
         }
         for dir in layout.directories() {
-            ensure_dir(&*env.fs, &dir, DIR_MODE).doing("create", &dir)?;
+            match env.fs.make_dir(&dir, DIR_MODE) {
+                Err(cause) if cause.kind() == io::ErrorKind::AlreadyExists => {}
+                other => {
+                    other.doing("create", &dir)?;
+                    made.push(dir.clone());
+                }
+            }
             if shared {
                 share_with_group(&dir)?;
             }
         }
-        prove_filesystem(&env, &layout)?;
-        let created_at = probe::read(&env, &layout)?.within(policy.max_clock_skew_ms())?.now.fs;
+        prove_filesystem(env, layout)?;
+        let created_at = probe::read(env, layout)?.within(policy.max_clock_skew_ms())?.now.fs;
         let repo_id = RepoId::random(&*env.entropy);
         let record = RepoRecord { v: FORMAT, repo_id, created_at, policy, shared };
         env.fs.sync_dir(&layout.jvs()).doing("sync", &layout.jvs())?;
-        create_json(&env, &layout, &layout.repo_file(), &record)?;
+        create_json(env, layout, &layout.repo_file(), &record)?;
         env.fs.sync_dir(layout.root()).doing("sync", layout.root())?;
-        Ok(Self { env, layout, record })
+        Ok(record)
     }
 
     /// Opens the repository in `root`.
@@ -158,7 +183,20 @@ impl Repo {
     }
 
     /// Takes the lock of `worktree`, and finishes or undoes the restores that earlier holders left behind: a
-    /// lock on files that an earlier holder may still replace protects nothing.
+    /// lock on files that an earlier holder may still replace protects nothing. There is no other public way to take
+    /// a lock; neither of these compiles outside of this crate:
+    ///
+    /// ```compile_fail,E0624
+    /// fn take(lock: &worktree::lock::Lock<'_>, request: &worktree::lock::AcquireRequest<'_>) {
+    ///     let _ = lock.acquire(request);
+    /// }
+    /// ```
+    ///
+    /// ```compile_fail,E0624
+    /// fn append(sequence: &worktree::sequence::Sequence<'_>, entry: &worktree::record::Entry) {
+    ///     let _ = sequence.append(entry);
+    /// }
+    /// ```
     pub fn acquire(&self, worktree: &Worktree, request: &AcquireRequest<'_>) -> Result<AcquiredLock> {
         let lock = self.lock(worktree);
         let mut acquired = lock.acquire(request)?;
@@ -244,7 +282,14 @@ impl Repo {
         let listing = self.worktree_listing()?;
         match listing.damaged.into_iter().next() {
             None => Ok(listing.worktrees),
-            Some(damaged) => Err(damaged.error),
+            Some(damaged) => {
+                let unknown = format!(
+                    "the path of another worktree is unknown, because its record cannot be read; restore the record from \
+                     a backup, or move it away, and retry: worktree={}",
+                    damaged.subject
+                );
+                Err(damaged.error.and(&unknown))
+            }
         }
     }
 
@@ -364,30 +409,51 @@ impl Repo {
 
     fn open_sequence(&self, id: &WorktreeId, at: UnixMs) -> Result<()> {
         let dir = self.layout.sequence(id);
-        ensure_dir(&*self.env.fs, &dir, DIR_MODE).doing("create", &dir)?;
-        self.env.fs.sync_dir(&self.layout.locks()).doing("sync", &self.layout.locks())?;
         let sequence = Sequence::new(&self.env, &self.layout, id);
         self.require_no_trace_of_lost(id, &sequence)?;
+        if absent_is_none(self.env.fs.meta(&dir)).doing("stat", &dir)?.is_none() {
+            self.begin_sequence(&dir, at)?;
+        }
+        self.env.fs.sync_dir(&self.layout.locks()).doing("sync", &self.layout.locks())?;
         loop {
             let (n, prev, before) = match sequence.end()? {
                 None => (EntryNumber(1), Digest::NONE, WorktreeState::default()),
                 Some(newest) => (newest.entry.n.next(), newest.digest, newest.entry.state),
             };
             if before.open {
-                // A crash came between the entry and the record, or a concurrent add was first: the record
-                // decides.
+                // It was just begun, or a crash came between the entry and the record, or a concurrent add was
+                // first: the record decides.
                 return Ok(());
             }
-            let event = EntryEvent::Create;
-            let state = before.after(n, &event).expect("a closed sequence can be opened");
-            let by = self.env.process.clone();
-            let attempt = random_hex(&*self.env.entropy, 8);
-            let entry = Entry { v: FORMAT, n, prev, at, by, attempt, state, event };
+            let entry = self.create_entry(n, prev, &before, at);
             sequence.sync()?;
             if sequence.append(&entry)? == AppendOutcome::Appended {
                 return Ok(());
             }
         }
+    }
+
+    /// Creates the directory of a sequence together with its first entry. So a directory without entries is never an
+    /// interrupted add: it has lost them.
+    fn begin_sequence(&self, dir: &Path, at: UnixMs) -> Result<()> {
+        let (fs, temp) = (&*self.env.fs, atomic::temp_name(&self.env, &self.layout.tmp()));
+        let first = self.create_entry(EntryNumber(1), Digest::NONE, &WorktreeState::default(), at);
+        fs.make_dir(&temp, DIR_MODE).doing("create", &temp)?;
+        let written = fs
+            .write_new(&temp.join("1"), &sequence::encode(&first), atomic::FILE_MODE, Durability::Synced)
+            .and_then(|_| fs.sync_dir(&temp))
+            .and_then(|()| fs.rename(&temp, dir));
+        // A directory that has entries is not replaced: then another process was first.
+        let is_there = written.is_ok() || fs.meta(dir).is_ok();
+        drop(tree::remove(fs, &temp));
+        if is_there { Ok(()) } else { written.doing("create", dir) }
+    }
+
+    fn create_entry(&self, n: EntryNumber, prev: Digest, before: &WorktreeState, at: UnixMs) -> Entry {
+        let event = EntryEvent::Create;
+        let state = before.after(n, &event).expect("a closed sequence can be opened");
+        let (by, attempt) = (self.env.process.clone(), random_hex(&*self.env.entropy, 8));
+        Entry { v: FORMAT, n, prev, at, by, attempt, state, event }
     }
 }
 

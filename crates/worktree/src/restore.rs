@@ -37,7 +37,7 @@ use crate::record::EntryEvent;
 use crate::repo::Repo;
 use crate::session::LockSession;
 use crate::snapshot::Descriptor;
-use crate::tree::{self, IgnoreRules, Item, Progress, ReadMode, Root, TreeManifest};
+use crate::tree::{self, IgnoreRules, Item, LayeredTree, Progress, ReadMode, Root, TreeManifest};
 use crate::verify::refuse_differences;
 use crate::view::View;
 use crate::worktree::{Mode, Worktree};
@@ -87,7 +87,7 @@ struct StagedRestore {
 
 /// How far a restore got that returned an error; in the error's facts as `restore`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum RestoreState {
+pub(crate) enum RestoreState {
     /// Nothing was changed.
     NotCommitted,
     /// The files are those of the snapshot.
@@ -101,7 +101,7 @@ enum RestoreState {
 }
 
 impl RestoreState {
-    fn mark(self, error: Error) -> Error {
+    pub(crate) fn mark(self, error: Error) -> Error {
         let (name, text) = match self {
             Self::NotCommitted => ("not_committed", "nothing was restored"),
             Self::Done => ("done", "the files are those of the snapshot"),
@@ -130,14 +130,22 @@ impl Repo {
         let restored = self.while_held(worktree, session.as_ref(), || {
             self.restore_held(worktree, snapshot, request, session.as_ref())
         })?;
-        if let Some(session) = &session {
-            let lock = self.lock(worktree);
-            let held = lock.session(&session.session_id).and_then(|session| lock.check(&session));
-            held.map_err(|error| {
-                RestoreState::Done.mark(error.and("the lock was lost while the old files were removed"))
-            })?;
-        }
+        self.require_still_held(worktree, session.as_ref())?;
         Ok(restored)
+    }
+
+    /// Refuses to report success if the lock was lost after the files were swapped in.
+    pub(crate) fn require_still_held(
+        &self,
+        worktree: &Worktree,
+        session: Option<&LockSession>,
+    ) -> Result<()> {
+        let Some(session) = session else { return Ok(()) };
+        let lock = self.lock(worktree);
+        let held = lock.session(&session.session_id).and_then(|session| lock.check(&session));
+        held.map(drop).map_err(|error| {
+            RestoreState::Done.mark(error.and("the lock was lost while the old files were removed"))
+        })
     }
 
     fn restore_held(
@@ -211,7 +219,12 @@ impl Repo {
         Ok(StagedRestore { path: stage.to_owned(), record, after, settled })
     }
 
-    fn restorer(&self, worktree: &Worktree, request: &RestoreRequest<'_>) -> Result<Option<LockSession>> {
+    /// The session under which a restore runs; none in a shared worktree.
+    pub(crate) fn restorer(
+        &self,
+        worktree: &Worktree,
+        request: &RestoreRequest<'_>,
+    ) -> Result<Option<LockSession>> {
         let lock = self.lock(worktree);
         lock.view()?;
         match (worktree.mode, &request.session) {
@@ -228,7 +241,7 @@ impl Repo {
         }
     }
 
-    fn while_held<T>(
+    pub(crate) fn while_held<T>(
         &self,
         worktree: &Worktree,
         session: Option<&LockSession>,
@@ -292,9 +305,20 @@ impl Repo {
         let target = Root::open(&tree)?;
         let items = &source.items;
         tree::require_capacity(fs, &target, items)?;
-        let copied = tree::copy(fs, &source, &target, items, ReadMode::Strict, progress)?;
+        let is_cloned = self.clone_main_layer(snapshot, &source, &tree)?;
+        let target = Root::open(&tree)?;
+        let copy = if is_cloned { tree::copy_over_clone } else { tree::copy };
+        let copied = copy(fs, &source, &target, items, ReadMode::Strict, progress)?;
         refuse_differences(&snapshot.snapshot_id, &stored, &TreeManifest::new(&copied.as_read()))?;
         tree::make_durable(fs, &target, items)
+    }
+
+    /// Clones the layer with most of the files, where the filesystem has a command for that.
+    fn clone_main_layer(&self, snapshot: &Descriptor, source: &LayeredTree, tree: &Path) -> Result<bool> {
+        let Some(root) = source.main_layer() else { return Ok(false) };
+        let layers = self.manifest_chain(&snapshot.snapshot_id)?.layers;
+        let oldest = self.layout.snapshot_tree(&layers[0]);
+        tree::clone_whole(&*self.env.fs, root, &oldest, tree, &source.items)
     }
 
     fn write_stage_record(&self, stage: &Path, record: &StageRecord) -> Result<()> {

@@ -4,26 +4,34 @@
 //! each path is the old one or the new one. The head does not move: afterwards the worktree has changes that are
 //! in no snapshot.
 //!
-//! **Invariant.** Without `discard_changes` nothing is replaced that differs from the head. The replaced files are
-//! removed only if they are still those that were compared; otherwise they are moved to `rescued`, and the caller
-//! learns where.
+//! **Invariant.** Without `discard_changes` nothing is replaced that differs from the head, and no attribute is dropped
+//! that the manifest does not know. The replaced files are removed only if they are still those that were compared;
+//! otherwise they are moved to `rescued`, and the caller learns where. The stage has a record of what it replaces, so
+//! that the process that removes an abandoned one compares too.
+//!
+//! **What would break it.** Removing the stage after any error: the exchange may have succeeded and only its sync
+//! failed, and then the stage has the files of the worktree. Creating the directories above a path as new ones: they
+//! would be more open than those of the snapshot. So the topmost missing one is moved, with its mode.
+
+mod selection;
 
 use std::path::{Path, PathBuf};
 
-use rustix::fs::{AtFlags, Mode, RenameFlags, mkdirat, renameat_with, statat};
+use rustix::fs::{AtFlags, RenameFlags, renameat_with, statat};
 use rustix::io::Errno;
+use serde::{Deserialize, Serialize};
 
-use crate::atomic::{DIR_MODE, OWNER_ONLY, parent};
-use crate::diff::TreeDifferences;
-use crate::error::{Error, ErrorClass, ErrorContext, Result};
-use crate::fs::ensure_dir;
-use crate::ids::RestoreId;
+use crate::atomic::{DIR_MODE, FILE_MODE, OWNER_ONLY, parent};
+use crate::error::{Error, ErrorContext, Result};
+use crate::fs::{Durability, absent_is_none, ensure_dir};
+use crate::ids::{Digest, RestoreId, SnapshotId};
 use crate::repo::Repo;
-use crate::restore::RestoreRequest;
-use crate::session::LockSession;
+use crate::restore::{RestoreRequest, RestoreState};
 use crate::snapshot::Descriptor;
-use crate::tree::{self, Item, LayeredTree, ReadMode, RelPath, Root, Shape, TreeManifest, manifest_path};
-use crate::worktree::{Mode as WorktreeMode, Worktree};
+use crate::tree::{self, Item, LayeredTree, ReadMode, RelPath, Root, TreeManifest, unescape};
+use crate::worktree::Worktree;
+
+use selection::{contents, differing, with_ancestors, without_times_of_move};
 
 /// A restored path.
 #[derive(Clone, Debug)]
@@ -34,8 +42,36 @@ pub struct RestoredPath {
     pub rescued: Option<PathBuf>,
 }
 
+/// The content of `path.json`: what the stage of a path replaces.
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) struct PathRecord {
+    /// The snapshot that the path is restored from.
+    pub(crate) snapshot_id: SnapshotId,
+    /// The name that is moved, escaped: the path, or the topmost missing directory above it.
+    moved: String,
+    /// The inode of the staged name, which shows whether it was swapped in.
+    staged_inode: u64,
+    /// The fingerprint of the files that are replaced.
+    replaces: Digest,
+}
+
+/// A path that is ready to be swapped in.
+struct StagedPath {
+    payload: Root,
+    staged: Root,
+    moved: RelPath,
+    record: PathRecord,
+}
+
+impl StagedPath {
+    fn is_swapped_in(&self) -> Result<bool> {
+        Ok(inode_of(&self.payload, &self.moved)? == Some(self.record.staged_inode))
+    }
+}
+
 impl Repo {
-    /// Replaces `path` in the worktree's files, with everything below it, by that of the snapshot.
+    /// Replaces `path` in the worktree's files, with everything below it, by that of the snapshot. The lease is renewed
+    /// until the old files are removed, and a lock that was lost in the meantime is an error.
     pub fn restore_path(
         &self,
         worktree: &Worktree,
@@ -46,81 +82,100 @@ impl Repo {
         if *path == RelPath::ROOT {
             return Err(Error::invalid("the path is the worktree itself; run `jvs restore` without --path"));
         }
-        let session = self.path_restorer(worktree, request)?;
+        let session = self.restorer(worktree, request)?;
         let _use = self.use_snapshot(&snapshot.snapshot_id)?;
-        let stage = self.layout.restore(
-            &worktree.worktree_id,
-            &self.env.maker,
-            &RestoreId::random(&*self.env.entropy),
-        );
-        let work = || self.stage_and_swap(worktree, snapshot, path, &stage, request);
-        let restored = match &session {
-            Some(session) => self.while_renewing(worktree, session, work),
-            None => work(),
-        };
-        drop(tree::remove(&*self.env.fs, &stage));
-        restored
+        let restored = self.while_held(worktree, session.as_ref(), || {
+            self.replace_path(worktree, snapshot, path, request)
+        })?;
+        self.require_still_held(worktree, session.as_ref())?;
+        Ok(restored)
     }
 
-    fn path_restorer(
+    fn replace_path(
         &self,
         worktree: &Worktree,
+        snapshot: &Descriptor,
+        path: &RelPath,
         request: &RestoreRequest<'_>,
-    ) -> Result<Option<LockSession>> {
-        let lock = self.lock(worktree);
-        match (worktree.mode, &request.session) {
-            (WorktreeMode::Shared, _) => Ok(None),
-            (WorktreeMode::Exclusive, Some(id)) => {
-                let session = lock.session(id)?;
-                lock.check(&session)?;
-                Ok(Some(session))
+    ) -> Result<RestoredPath> {
+        let restore_id = RestoreId::random(&*self.env.entropy);
+        let stage = self.layout.restore(&worktree.worktree_id, &self.env.maker, &restore_id);
+        let staged = self.prepare_path(worktree, snapshot, path, &stage, request).inspect_err(|_| {
+            // It has no files but copies.
+            drop(tree::remove(&*self.env.fs, &stage));
+        });
+        let staged = staged.map_err(|error| RestoreState::NotCommitted.mark(error))?;
+        let swapped = self.swap_path(&staged, path);
+        // Whether it was swapped in, even after an error, shows in the stage.
+        let kept = self.finish_path(&stage, &staged.record, worktree);
+        match (swapped, kept) {
+            (Ok(replaced), Ok(rescued)) => Ok(RestoredPath { replaced, rescued }),
+            (Ok(_), Err(error)) => {
+                let detail = "some of the replaced files could not be removed or kept; `jvs doctor --strict` lists them";
+                Err(RestoreState::Done.mark(error.and(detail)))
             }
-            (WorktreeMode::Exclusive, None) => Err(Error::new(
-                ErrorClass::LockNotHeld,
-                "a restore needs the lock; run `jvs lock acquire` and pass its --session-id",
-            )),
+            (Err(error), _) => Err(match staged.is_swapped_in() {
+                Ok(true) => RestoreState::Done.mark(error),
+                _ => RestoreState::NotCommitted.mark(error),
+            }),
         }
     }
 
-    fn stage_and_swap(
+    /// Stages the path, checks that nothing would be lost, and records what is replaced.
+    fn prepare_path(
         &self,
         worktree: &Worktree,
         snapshot: &Descriptor,
         path: &RelPath,
         stage: &Path,
         request: &RestoreRequest<'_>,
-    ) -> Result<RestoredPath> {
+    ) -> Result<StagedPath> {
         self.settle(worktree)?;
         let payload = Root::open_below(self.layout.root(), worktree.path.as_path())?;
-        let before = below(tree::scan(&payload)?, path);
+        let before = tree::scan_at(&payload, path)?;
         if !request.discard_changes {
-            self.refuse_unsaved_path(worktree, path, request)?;
+            self.refuse_unsaved_path(worktree, &payload, &before, path, request)?;
         }
         let staged = self.stage_path(snapshot, path, stage, request)?;
+        if !request.discard_changes {
+            self.refuse_attribute_changes(worktree, &before, stage)?;
+        }
+        let moved = topmost_missing(&payload, path)?;
+        let record = PathRecord {
+            snapshot_id: snapshot.snapshot_id.clone(),
+            moved: moved.to_string(),
+            staged_inode: inode_of(&staged, &moved)?.unwrap_or(0),
+            replaces: tree::fingerprint(&without_times_of_move(before)),
+        };
+        self.write_path_record(stage, &record)?;
         if let Some(id) = &request.session {
             let lock = self.lock(worktree);
             lock.check(&lock.session(id)?)?;
         }
-        let replaced = self.swap_path(&payload, &staged, path)?;
-        let after = below(tree::scan(&staged)?, path);
-        let unchanged = tree::first_difference(&before, &after).is_none();
-        let rescued =
-            if replaced && !unchanged { Some(self.rescue_path(worktree, stage, path)?) } else { None };
-        Ok(RestoredPath { replaced, rescued })
+        Ok(StagedPath { payload, staged, moved, record })
     }
 
-    /// Refuses if the path has changes that are in no snapshot.
+    /// Refuses if the path has changes that are in no snapshot; names that snapshots leave out are such changes too.
     fn refuse_unsaved_path(
         &self,
         worktree: &Worktree,
+        payload: &Root,
+        items: &[Item],
         path: &RelPath,
         request: &RestoreRequest<'_>,
     ) -> Result<()> {
-        let head = self.head(worktree)?.map(|head| self.ready(&head)).transpose()?;
-        let TreeDifferences { changes } = self.diff_files(worktree, head.as_ref(), request.progress)?;
-        let text = path.to_string();
-        let inside = |one: &&str| **one == text || one.starts_with(&format!("{text}/"));
-        let unsaved: Vec<&str> = changes.iter().map(|one| one.path.as_str()).filter(inside).collect();
+        let hashed = tree::hash(&*self.env.fs, payload, items, ReadMode::Strict, request.progress)?;
+        let found = TreeManifest::new(&hashed.records);
+        let saved = match self.head(worktree)? {
+            Some(head) => self.stored_manifest(&self.ready(&head)?)?,
+            None => TreeManifest::from_text(String::new()),
+        };
+        // A path that is not there has nothing to lose.
+        let unsaved = if items.is_empty() {
+            Vec::new()
+        } else {
+            differing(&contents(&saved, path), &contents(&found, path))
+        };
         let Some(first) = unsaved.first() else { return Ok(()) };
         Err(Error::invalid(format!(
             "the path has changes that are in no snapshot; take a snapshot, or pass --discard-changes: \
@@ -148,7 +203,7 @@ impl Repo {
             )));
         }
         ensure_dir(fs, parent(stage), DIR_MODE).doing("create", stage)?;
-        let tree = stage.join("tree");
+        let tree = stage.join(TREE);
         for (dir, mode) in [(stage, DIR_MODE), (&tree, OWNER_ONLY)] {
             fs.make_dir(dir, mode).doing("create", dir)?;
         }
@@ -156,80 +211,122 @@ impl Repo {
         tree::require_capacity(fs, &target, &items)?;
         let copied = tree::copy(fs, &source, &target, &items, ReadMode::Strict, request.progress)?;
         let found = TreeManifest::new(&copied.as_read());
-        let lines: Vec<&str> = manifest.as_text().lines().collect();
-        if let Some(line) = found.as_text().lines().find(|line| !lines.contains(line)) {
+        if let Some(first) = differing(&contents(&manifest, path), &contents(&found, path)).first() {
             return Err(Error::damaged(
                 &self.layout.snapshot_tree(&snapshot.snapshot_id),
-                format!("a file is not the one that was published: file={}", manifest_path(line)),
+                format!("a file is not the one that was published: file={first}"),
             ));
         }
         tree::make_durable(fs, &target, &items)?;
         Ok(target)
     }
 
-    /// Exchanges the path of both trees, or moves it. Returns whether the worktree had it.
-    fn swap_path(&self, payload: &Root, staged: &Root, path: &RelPath) -> Result<bool> {
-        let shown = PathBuf::from(path.to_string());
-        let above = path.parent().unwrap_or(RelPath::ROOT);
-        self.make_missing_dirs(payload, &above)?;
-        let ours = payload.open_dir(&above).doing("open the directory of", &shown)?;
-        let theirs = staged.open_dir(&above).doing("open the staged directory of", &shown)?;
-        let there = match statat(&ours, path.name(), AtFlags::SYMLINK_NOFOLLOW) {
+    fn write_path_record(&self, stage: &Path, record: &PathRecord) -> Result<()> {
+        let (fs, path) = (&*self.env.fs, stage.join(RECORD));
+        let bytes = serde_json::to_vec(record).expect("a record is plain data");
+        fs.write_new(&path, &bytes, FILE_MODE, Durability::Synced).doing("write", &path)?;
+        for dir in [stage, parent(stage), parent(parent(stage))] {
+            fs.sync_dir(dir).doing("sync", dir)?;
+        }
+        Ok(())
+    }
+
+    /// Exchanges the name of both trees, or moves it. Returns whether the worktree had the path.
+    fn swap_path(&self, staged: &StagedPath, path: &RelPath) -> Result<bool> {
+        let (moved, shown) = (&staged.moved, PathBuf::from(path.to_string()));
+        let above = moved.parent().unwrap_or(RelPath::ROOT);
+        let ours = staged.payload.open_dir(&above).doing("open the directory of", &shown)?;
+        let theirs = staged.staged.open_dir(&above).doing("open the staged directory of", &shown)?;
+        let there = match statat(&ours, moved.name(), AtFlags::SYMLINK_NOFOLLOW) {
             Err(Errno::NOENT) => false,
             other => other.map(|_| true).doing("stat", &shown)?,
         };
         self.env.fs.step().doing("swap", &shown)?;
         let flags = if there { RenameFlags::EXCHANGE } else { RenameFlags::NOREPLACE };
-        renameat_with(&theirs, path.name(), &ours, path.name(), flags).doing("swap in", &shown)?;
+        let swapped = renameat_with(&theirs, moved.name(), &ours, moved.name(), flags);
+        swapped.map_err(|cause| unswappable(cause, &shown))?;
         rustix::fs::fsync(&ours).doing("sync the directory of", &shown)?;
         Ok(there)
     }
 
+    /// The record of a stage, if it is that of a path.
+    pub(crate) fn path_record(&self, stage: &Path) -> Result<Option<PathRecord>> {
+        let path = stage.join(RECORD);
+        let bytes = absent_is_none(self.env.fs.read(&path)).doing("read", &path)?;
+        Ok(bytes.and_then(|bytes| serde_json::from_slice(&bytes).ok()))
+    }
+
+    /// Removes the stage of a path. The replaced files in it are kept if they changed; returns where.
+    pub(crate) fn finish_path(
+        &self,
+        stage: &Path,
+        record: &PathRecord,
+        worktree: &Worktree,
+    ) -> Result<Option<PathBuf>> {
+        let moved = RelPath::ROOT.join(&unescape(&record.moved));
+        let staged = Root::open(&stage.join(TREE))?;
+        let inode = inode_of(&staged, &moved)?;
+        let was_replaced = inode.is_some_and(|inode| inode != record.staged_inode);
+        // Files that cannot be read any more have changed.
+        let is_same = || {
+            let now = tree::scan_at(&staged, &moved);
+            now.is_ok_and(|now| tree::fingerprint(&without_times_of_move(now)) == record.replaces)
+        };
+        let rescued =
+            if was_replaced && !is_same() { Some(self.rescue_path(worktree, stage, &moved)?) } else { None };
+        tree::remove(&*self.env.fs, stage)?;
+        Ok(rescued)
+    }
+
     /// Moves the replaced files to where no repair removes them.
-    fn rescue_path(&self, worktree: &Worktree, stage: &Path, path: &RelPath) -> Result<PathBuf> {
+    fn rescue_path(&self, worktree: &Worktree, stage: &Path, moved: &RelPath) -> Result<PathBuf> {
         let fs = &*self.env.fs;
         let unique = RestoreId::random(&*self.env.entropy);
         let target = self.layout.rescued(&worktree.worktree_id, unique.as_str());
         for dir in [self.layout.all_rescued(), parent(&target).to_owned()] {
             ensure_dir(fs, &dir, DIR_MODE).doing("create", &dir)?;
         }
-        let old = stage.join("tree").join(path.to_path());
+        let old = stage.join(TREE).join(moved.to_path());
         fs.rename(&old, &target).doing("keep", &old)?;
         fs.sync_dir(parent(&target)).doing("sync", parent(&target))?;
         Ok(target)
     }
+}
 
-    fn make_missing_dirs(&self, payload: &Root, dir: &RelPath) -> Result<()> {
-        let mut missing = Vec::new();
-        let mut at = Some(dir.clone());
-        while let Some(path) = at.filter(|path| payload.open_dir(path).is_err()) {
-            at = path.parent();
-            missing.push(path);
+const TREE: &str = "tree";
+const RECORD: &str = "path.json";
+
+/// `path`, or the topmost of the directories above it that the worktree lacks.
+fn topmost_missing(payload: &Root, path: &RelPath) -> Result<RelPath> {
+    let mut moved = path.clone();
+    while let Some(above) = moved.parent().filter(|above| *above != RelPath::ROOT) {
+        match payload.open_dir(&above) {
+            Err(Errno::NOENT) => moved = above,
+            Ok(_) => break,
+            Err(cause) => return Err(cause).doing("open the directory", above.to_string().as_ref()),
         }
-        for path in missing.iter().rev() {
-            self.env.fs.step().doing("create", path.to_string().as_ref())?;
-            mkdirat(payload, path.as_bytes(), Mode::from_raw_mode(DIR_MODE))
-                .doing("create", path.to_string().as_ref())?;
-        }
-        Ok(())
+    }
+    Ok(moved)
+}
+
+fn inode_of(root: &Root, path: &RelPath) -> Result<Option<u64>> {
+    let above = match root.open_dir(&path.parent().unwrap_or(RelPath::ROOT)) {
+        Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP) => return Ok(None),
+        other => other.doing("open the directory of", path.to_string().as_ref())?,
+    };
+    match statat(&above, path.name(), AtFlags::SYMLINK_NOFOLLOW) {
+        Err(Errno::NOENT) => Ok(None),
+        other => Ok(Some(other.doing("stat", path.to_string().as_ref())?.st_ino)),
     }
 }
 
-/// The items at and below `path`. Moving a name changes times of its inode, so those of `path` itself are left out,
-/// except for the modification time of a file.
-fn below(items: Vec<Item>, path: &RelPath) -> Vec<Item> {
-    let mut items: Vec<Item> = items.into_iter().filter(|item| item.path.is_at_or_below(path)).collect();
-    if let Some(top) = items.first_mut() {
-        top.print.changed = (0, 0);
-        if top.shape == Shape::Dir {
-            top.print.modified = (0, 0);
-        }
-    }
-    items
-}
-
-/// The items at and below `path`, and the directories above it.
-fn with_ancestors(items: &[Item], path: &RelPath) -> Vec<Item> {
-    let wanted = |item: &&Item| item.path.is_at_or_below(path) || path.is_at_or_below(&item.path);
-    items.iter().filter(wanted).cloned().collect()
+fn unswappable(cause: Errno, shown: &Path) -> Error {
+    let reason = match cause {
+        Errno::XDEV => "it is on another filesystem or mount than .jvs, or in the lower layer of an overlay",
+        Errno::BUSY => "it is a mount point, or in use as one",
+        Errno::INVAL | Errno::NOSYS | Errno::OPNOTSUPP => "this filesystem cannot exchange two names",
+        _ => return Error::io("swap in", shown, &cause.into()),
+    };
+    Error::io("swap in", shown, &cause.into())
+        .and(&format!("{reason}; write the file with `jvs show SNAPSHOT:PATH` instead"))
 }

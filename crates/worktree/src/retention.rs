@@ -50,6 +50,23 @@ pub enum KeepReason {
     RestoreInProgress,
     /// The policy keeps it.
     Policy,
+    /// Its record cannot be read, so the policy does not apply; `snapshot rm` with its id removes it.
+    Damaged,
+}
+
+/// A snapshot to remove. Its own record is not needed, so that a damaged one can be removed too.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct RemovalTarget {
+    /// The snapshot.
+    pub snapshot_id: SnapshotId,
+    /// The worktree whose sequence publishes it.
+    pub worktree_id: WorktreeId,
+}
+
+impl From<&Descriptor> for RemovalTarget {
+    fn from(snapshot: &Descriptor) -> Self {
+        Self { snapshot_id: snapshot.snapshot_id.clone(), worktree_id: snapshot.worktree_id.clone() }
+    }
 }
 
 /// A snapshot that was not removed.
@@ -70,6 +87,8 @@ pub struct RemovalReport {
     pub removed: Vec<SnapshotId>,
     /// The snapshots that were considered and kept.
     pub kept: Vec<KeptSnapshot>,
+    /// Damaged snapshots that may share files with removed ones: until they are repaired or removed, no space is freed.
+    pub blocked_by: Vec<SnapshotId>,
     /// Disk space of all stored snapshots before, in bytes.
     pub bytes_before: u64,
     /// Disk space of all stored snapshots after, in bytes.
@@ -106,8 +125,23 @@ struct RemovalIntent {
 
 impl Repo {
     /// Removes the given snapshots; refused, with nothing changed, if one of them must be kept.
-    pub fn remove_snapshots(&self, snapshots: &[Descriptor], dry_run: bool) -> Result<RemovalReport> {
+    pub fn remove_snapshots(&self, snapshots: &[RemovalTarget], dry_run: bool) -> Result<RemovalReport> {
         self.remove_unless_kept(snapshots, dry_run, KeptPolicy::Refuse)
+    }
+
+    /// The snapshot to remove by a name as in [`Repo::find`]; a damaged one by its whole id.
+    pub fn removal_target(&self, worktree: &Worktree, name: &str) -> Result<RemovalTarget> {
+        let error = match self.find(worktree, name) {
+            Ok(snapshot) => return Ok(RemovalTarget::from(&snapshot)),
+            Err(error) => error,
+        };
+        let worktree_id = worktree.worktree_id.clone();
+        let removed = self.removed_snapshots(&worktree_id)?;
+        let mut publishes = self.publishes(&worktree_id)?;
+        match publishes.find(|one| one.snapshot_id.as_str() == name && !removed.contains(&one.snapshot_id)) {
+            Some(publish) => Ok(RemovalTarget { snapshot_id: publish.snapshot_id, worktree_id }),
+            None => Err(error),
+        }
     }
 
     /// Removes the snapshots of the given worktrees that `policy` does not keep, and the files of snapshots whose
@@ -118,14 +152,20 @@ impl Repo {
         policy: KeepPolicy,
         dry_run: bool,
     ) -> Result<RemovalReport> {
-        let now = probe::read(&self.env, &self.layout)?.now.fs;
+        let now = self.time_for_marks()?;
         let (mut candidates, mut kept) = (Vec::new(), Vec::new());
         for worktree in worktrees {
-            for (position, snapshot) in self.history(worktree, usize::MAX)?.into_iter().enumerate() {
+            let listing = self.history_listing(worktree, usize::MAX)?;
+            for damaged in listing.damaged {
+                // A sequence that cannot be read does not show which snapshots are needed.
+                let snapshot_id = damaged.subject.parse::<SnapshotId>().map_err(|_| damaged.error)?;
+                kept.push(KeptSnapshot { snapshot_id, reason: KeepReason::Damaged });
+            }
+            for (position, snapshot) in listing.snapshots.into_iter().enumerate() {
                 if policy.keeps(position, now.since(snapshot.created_at)) {
                     kept.push(KeptSnapshot { snapshot_id: snapshot.snapshot_id, reason: KeepReason::Policy });
                 } else {
-                    candidates.push(snapshot);
+                    candidates.push(RemovalTarget::from(&snapshot));
                 }
             }
         }
@@ -182,7 +222,7 @@ impl Repo {
 
     fn remove_unless_kept(
         &self,
-        snapshots: &[Descriptor],
+        snapshots: &[RemovalTarget],
         dry_run: bool,
         kept_policy: KeptPolicy,
     ) -> Result<RemovalReport> {
@@ -193,7 +233,7 @@ impl Repo {
             return Err(refusal(first));
         }
         let removed: Vec<SnapshotId> = going.iter().map(|one| one.snapshot_id.clone()).collect();
-        let freed = if dry_run {
+        let reclaimed = if dry_run {
             self.reclaimable(&removed.iter().cloned().collect())?
         } else {
             self.forget(&going)?;
@@ -204,12 +244,13 @@ impl Repo {
             dry_run,
             removed,
             kept,
+            blocked_by: reclaimed.blocked_by,
             bytes_before: before,
-            bytes_after: if dry_run { before.saturating_sub(freed) } else { self.stored_bytes()? },
+            bytes_after: if dry_run { before.saturating_sub(reclaimed.bytes) } else { self.stored_bytes()? },
         })
     }
 
-    fn begin_removals(&self, snapshots: &[Descriptor]) -> Result<RemovalIntents<'_>> {
+    fn begin_removals(&self, snapshots: &[RemovalTarget]) -> Result<RemovalIntents<'_>> {
         let dir = self.layout.removals();
         ensure_dir(&*self.env.fs, &dir, DIR_MODE).doing("create", &dir)?;
         let created_at = probe::read(&self.env, &self.layout)?.now.fs;
@@ -228,7 +269,10 @@ impl Repo {
     }
 
     /// Those that may go, and those that must be kept. Marks are read before heads, tags and pins.
-    fn split<'a>(&self, snapshots: &'a [Descriptor]) -> Result<(Vec<&'a Descriptor>, Vec<KeptSnapshot>)> {
+    fn split<'a>(
+        &self,
+        snapshots: &'a [RemovalTarget],
+    ) -> Result<(Vec<&'a RemovalTarget>, Vec<KeptSnapshot>)> {
         let used = self.used_snapshots()?;
         let (mut heads, mut restoring) = (BTreeSet::new(), false);
         for worktree in self.worktrees()? {
@@ -259,7 +303,7 @@ impl Repo {
     }
 
     /// Appends the entries that remove the snapshots.
-    fn forget(&self, snapshots: &[&Descriptor]) -> Result<()> {
+    fn forget(&self, snapshots: &[&RemovalTarget]) -> Result<()> {
         let mut by_worktree: BTreeMap<&WorktreeId, Vec<SnapshotId>> = BTreeMap::new();
         for snapshot in snapshots {
             by_worktree.entry(&snapshot.worktree_id).or_default().push(snapshot.snapshot_id.clone());
@@ -324,6 +368,7 @@ fn refusal(kept: &KeptSnapshot) -> Error {
         KeepReason::InUse => "a running command reads it; retry when that has ended",
         KeepReason::RestoreInProgress => "a restore is in progress; retry when it has ended",
         KeepReason::Policy => "the policy keeps it",
+        KeepReason::Damaged => "its record is damaged; run `jvs doctor --strict`",
     };
     Error::invalid(format!("the snapshot was not removed: {why}: snapshot={id}"))
         .with("snapshot_id", id)

@@ -54,7 +54,7 @@ pub struct StoredEntry {
 
 /// The outcome of an append.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum AppendOutcome {
+pub(crate) enum AppendOutcome {
     /// The entry is in the sequence, durably.
     Appended,
     /// Another writer used the number first.
@@ -169,14 +169,14 @@ impl<'a> Sequence<'a> {
     /// Makes the existing names durable. Called before an append, because the previous writer may have died
     /// between its link and its sync: if a power cut lost that entry and kept the new one, the numbers would
     /// have a hole.
-    pub fn sync(&self) -> Result<()> {
+    pub(crate) fn sync(&self) -> Result<()> {
         let dir = self.layout.sequence(self.worktree);
         self.env.fs.sync_dir(&dir).doing("sync", &dir)
     }
 
     /// Appends `entry` unless its number is taken; all entries before it must be durable. After an error that
     /// is marked as indeterminate the entry may exist.
-    pub fn append(&self, entry: &Entry) -> Result<AppendOutcome> {
+    pub(crate) fn append(&self, entry: &Entry) -> Result<AppendOutcome> {
         let path = self.path(entry.n);
         let line = encode(entry);
         let prepared = atomic::prepare(self.env, &self.layout.tmp(), &line)
@@ -348,7 +348,7 @@ pub(crate) fn renewed_token(name: &OsString) -> Option<FencingToken> {
 }
 
 /// One line of JSON, newline included; the next entry carries the hash of exactly these bytes.
-fn encode(entry: &Entry) -> Vec<u8> {
+pub(crate) fn encode(entry: &Entry) -> Vec<u8> {
     let mut line = serde_json::to_vec(entry).expect("an entry is plain data");
     line.push(b'\n');
     line

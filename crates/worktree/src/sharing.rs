@@ -37,7 +37,9 @@ impl Repo {
             items.iter().filter(|item| index.has(item)).map(|item| item.path.clone()).collect();
         for names in hard_links(items).values() {
             if !names.iter().all(|name| shared.contains(name)) {
-                shared.retain(|path| !names.contains(&path));
+                for name in names {
+                    shared.remove(*name);
+                }
             }
         }
         let (base_id, base) = if layers.len() < LAYERS_MAX {

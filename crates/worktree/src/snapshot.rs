@@ -327,7 +327,11 @@ impl Repo {
         let plan = self.plan_sharing(&worktree.worktree_id, &items);
         let mut stored = plan.as_ref().map_or_else(|| items.clone(), |plan| plan.stored(&items));
         tree::require_capacity(fs, &target, &stored)?;
-        let copied = tree::copy(fs, &source, &target, &stored, reading, request.progress)?;
+        let (files, tree) = (self.payload(worktree), self.layout.snapshot_tree(id));
+        let is_cloned = plan.is_none() && tree::clone_whole(fs, &source, &files, &tree, &items)?;
+        let target = Root::open(&tree)?;
+        let copy = if is_cloned { tree::copy_over_clone } else { tree::copy };
+        let copied = copy(fs, &source, &target, &stored, reading, request.progress)?;
         if best_effort {
             stored = tree::scan(&target)?;
         } else if let Some(path) = tree::first_difference(&items, &tree::scan_kept(&source, &ignored)?) {

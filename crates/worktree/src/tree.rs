@@ -20,18 +20,22 @@ mod layers;
 mod manifest;
 mod remove;
 mod scan;
+mod whole_clone;
 
 pub(crate) use attributes::all as attributes;
 pub use beneath::Root;
 pub(crate) use capacity::require_capacity;
-pub(crate) use copy::{ReadMode, changed_underneath, copy, hash};
+pub(crate) use copy::{ReadMode, changed_underneath, copy, copy_over_clone, hash};
 pub(crate) use durable::make_durable;
 pub(crate) use ignore::IgnoreRules;
 pub(crate) use layers::{LayeredTree, TreeSource};
 pub use manifest::{ManifestLine, NodeContent, TreeManifest};
 pub(crate) use manifest::{manifest_path, manifest_paths};
 pub(crate) use remove::remove;
-pub(crate) use scan::{Fingerprint, Item, Shape, fingerprint, first_difference, scan, scan_kept};
+pub(crate) use scan::{
+    Fingerprint, Item, Shape, fingerprint, first_difference, rename_hard_links, scan, scan_at, scan_kept,
+};
+pub(crate) use whole_clone::clone_whole;
 
 use std::ffi::OsStr;
 use std::fmt;

@@ -8,6 +8,7 @@
 //! nor one of another host that is older than a day.
 
 use std::collections::BTreeSet;
+use std::io;
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -24,24 +25,34 @@ use crate::repo::Repo;
 #[derive(Debug)]
 pub(crate) struct SnapshotUse {
     fs: Arc<dyn Fs>,
-    path: PathBuf,
+    /// None where nothing can be written.
+    path: Option<PathBuf>,
 }
 
 impl Drop for SnapshotUse {
     fn drop(&mut self) {
         // A mark that stays behind does not count once this process has ended.
-        drop(self.fs.remove_file(&self.path));
+        if let Some(path) = &self.path {
+            drop(self.fs.remove_file(path));
+        }
     }
 }
 
 impl Repo {
-    /// Marks a snapshot as in use; refused if it is being removed.
+    /// Marks a snapshot as in use; refused if it is being removed. On a read-only mount there can be no mark: a
+    /// removal from elsewhere then shows as files that are missing.
     pub(crate) fn use_snapshot(&self, id: &SnapshotId) -> Result<SnapshotUse> {
-        let dir = self.layout.uses();
-        ensure_dir(&*self.env.fs, &dir, DIR_MODE).doing("create", &dir)?;
+        let (fs, dir) = (self.env.fs.clone(), self.layout.uses());
         let path = dir.join(format!("{id}.{}.{}", self.env.maker, random_hex(&*self.env.entropy, 4)));
-        self.env.fs.write_new(&path, b"", FILE_MODE, Durability::Lazy).doing("mark as in use with", &path)?;
-        let in_use = SnapshotUse { fs: self.env.fs.clone(), path };
+        let marked = ensure_dir(&*fs, &dir, DIR_MODE)
+            .and_then(|()| fs.write_new(&path, b"", FILE_MODE, Durability::Lazy));
+        let path = match marked {
+            Err(cause) if cause.kind() == io::ErrorKind::ReadOnlyFilesystem => {
+                return Ok(SnapshotUse { fs, path: None });
+            }
+            other => other.map(|_| path.clone()).doing("mark as in use with", &path)?,
+        };
+        let in_use = SnapshotUse { fs, path: Some(path) };
         if self.is_being_removed(id)? {
             return Err(Error::not_found(format!(
                 "the snapshot is being removed; `jvs history` lists the others: snapshot={id}"
@@ -54,7 +65,7 @@ impl Repo {
     pub(crate) fn used_snapshots(&self) -> Result<BTreeSet<SnapshotId>> {
         let dir = self.layout.uses();
         let names = absent_is_none(self.env.fs.list(&dir)).doing("list", &dir)?.unwrap_or_default();
-        let now = probe::read(&self.env, &self.layout)?.now.fs;
+        let now = self.time_for_marks()?;
         let mut used = BTreeSet::new();
         for name in names {
             let Some((id, maker)) = name.to_str().and_then(|name| name.split_once('.')) else { continue };
@@ -62,12 +73,21 @@ impl Repo {
             let path = dir.join(&name);
             let Some(meta) = absent_is_none(self.env.fs.meta(&path)).doing("stat", &path)? else { continue };
             if self.is_over(maker, meta.modified, now) {
+                // Fails on a read-only mount, and does no harm.
                 drop(self.env.fs.remove_file(&path));
             } else {
                 used.insert(id);
             }
         }
         Ok(used)
+    }
+
+    /// The filesystem's time; where nothing can be written, and so nothing is removed, that of this machine.
+    pub(crate) fn time_for_marks(&self) -> Result<UnixMs> {
+        match probe::read(&self.env, &self.layout) {
+            Err(error) if error.facts().contains_key("read_only") => Ok(self.env.clock.wall()),
+            other => Ok(other?.now.fs),
+        }
     }
 
     /// Whether the process `maker` has ended, or is on another host and its file is older than a day.

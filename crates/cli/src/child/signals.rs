@@ -68,6 +68,11 @@ impl AsFd for Signals {
     }
 }
 
+/// Whether this process was started with the signal ignored, as `nohup` does with SIGHUP.
+pub fn is_ignored(signal: Mask) -> bool {
+    IgnoredSignals::read().is_ok_and(|ignored| ignored.has(signal))
+}
+
 /// The mask of signals that this process ignores, inherited from its parent.
 struct IgnoredSignals(u64);
 

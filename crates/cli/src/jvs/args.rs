@@ -5,6 +5,7 @@ use std::path::PathBuf;
 
 use clap::{Parser, Subcommand, ValueEnum};
 use cli::man_pages::{Completions, Man};
+use cli::output::Output;
 use worktree::ids::{SessionId, WorktreeId};
 use worktree::snapshot::Consistency;
 use worktree::worktree::Mode;
@@ -30,11 +31,21 @@ pub(crate) struct JvsArgs {
     /// Repository directory [default: the nearest at or above the working directory].
     #[arg(long, global = true, env = "JVS_REPO", value_name = "DIR")]
     pub(crate) repo: Option<PathBuf>,
-    /// Print one JSON object.
+    /// Print one JSON object; the same as --output json.
     #[arg(long, global = true)]
-    pub(crate) json: bool,
+    json: bool,
+    /// Format of the output.
+    #[arg(long, global = true, value_enum, default_value_t = Output::Text, conflicts_with = "json")]
+    output: Output,
     #[command(subcommand)]
     pub(crate) command: JvsCommand,
+}
+
+impl JvsArgs {
+    /// The format of the output.
+    pub(crate) fn format(&self) -> Output {
+        if self.json { Output::Json } else { self.output }
+    }
 }
 
 #[derive(Subcommand)]

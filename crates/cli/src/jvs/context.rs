@@ -41,7 +41,7 @@ impl RepoContext {
         if repo.record().shared {
             allow_group();
         }
-        Ok(Self { repo, json: args.json, working_dir })
+        Ok(Self { repo, json: args.format().is_parsed(), working_dir })
     }
 
     /// The worktree of `--worktree`, the one that contains the working directory, or `main`.

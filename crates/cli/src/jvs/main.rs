@@ -1,7 +1,7 @@
 //! `jvs`: locks and snapshots for worktrees on a shared filesystem, with no server.
 //!
 //! The `worktree` crate makes all decisions. This binary parses arguments, constructs components and prints
-//! results: as text, or with `--json` as described in `docs/guide/worktrees.md`. An error's class determines the
+//! results: as text, or with `--output` and `--json` as described in `docs/guide/worktrees.md`. An error's class determines the
 //! exit code.
 
 mod output;
@@ -24,6 +24,7 @@ use std::process::ExitCode;
 use clap::builder::Resettable;
 use clap::{CommandFactory, FromArgMatches};
 use cli::child::become_command;
+use cli::output::requested;
 use worktree::error::{Error, ErrorClass};
 
 use crate::args::{JvsArgs, JvsCommand};
@@ -35,19 +36,17 @@ fn main() -> ExitCode {
     if let Some(code) = become_command("jvs") {
         return ExitCode::from(code);
     }
-    // Searched by hand, because an invalid command line may still request JSON.
-    let json = std::env::args_os().take_while(|arg| arg != "--").any(|arg| arg == "--json");
     let args = match parse() {
         Ok(args) => args,
-        Err(refusal) => return refuse_arguments(&refusal, json),
+        Err(refusal) => return refuse_arguments(&refusal),
     };
     match dispatch(&args) {
-        Ok(output) => output.print(args.json),
+        Ok(output) => output.print(args.format()),
         // Exit code 2: distinguishes an examination that failed from one with findings.
         Err(error) if matches!(args.command, JvsCommand::Doctor(_)) => {
-            output::print_error(&error, args.json, 2)
+            output::print_error(&error, args.format(), 2)
         }
-        Err(error) => output::print_error(&error, args.json, error.class().exit_code()),
+        Err(error) => output::print_error(&error, args.format(), error.class().exit_code()),
     }
 }
 
@@ -110,11 +109,13 @@ fn dispatch(args: &JvsArgs) -> Result<CommandOutput, Error> {
     }
 }
 
-fn refuse_arguments(refusal: &clap::Error, json: bool) -> ExitCode {
-    if !refusal.use_stderr() || !json {
+fn refuse_arguments(refusal: &clap::Error) -> ExitCode {
+    // An invalid command line may still request a format.
+    let output = requested(&std::env::args_os().collect::<Vec<_>>(), None);
+    if !refusal.use_stderr() || !output.is_parsed() {
         refusal.exit();
     }
     let text = refusal.render().to_string();
     let detail = text.lines().map(str::trim).filter(|line| !line.is_empty()).collect::<Vec<_>>().join("; ");
-    output::print_error(&Error::invalid(detail.trim_start_matches("error: ")), true, 2)
+    output::print_error(&Error::invalid(detail.trim_start_matches("error: ")), output, 2)
 }

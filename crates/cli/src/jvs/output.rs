@@ -1,8 +1,9 @@
-//! The output of a command: one JSON object, or a few lines of text.
+//! The output of a command: one JSON object, the same as YAML or as a table, or a few lines of text.
 
 use std::io::Write;
 use std::process::ExitCode;
 
+use cli::output::{Output, rendered};
 use cli::untrusted::escape_lines;
 use serde::Serialize;
 use serde_json::{Value, json};
@@ -46,9 +47,15 @@ impl CommandOutput {
     }
 
     /// Prints the result; returns the exit code.
-    pub(crate) fn print(&self, json: bool) -> ExitCode {
-        let line = if json { json!({"ok": true, "data": self.data}).to_string() } else { self.text.clone() };
-        let line = escape_lines(&line);
+    pub(crate) fn print(&self, output: Output) -> ExitCode {
+        let line = match output {
+            Output::Text => escape_lines(&self.text),
+            Output::Table | Output::Wide if self.data.is_null() => String::new(),
+            Output::Table | Output::Wide => rendered(output, &self.data, String::new),
+            Output::Json | Output::Yaml => {
+                rendered(output, &json!({"ok": true, "data": self.data}), String::new)
+            }
+        };
         if !line.is_empty() {
             // A closed pipe does not make a completed command fail.
             drop(writeln!(std::io::stdout(), "{}", line.trim_end_matches('\n')));
@@ -57,14 +64,14 @@ impl CommandOutput {
     }
 }
 
-/// Prints an error: as JSON on standard output, or as a line on standard error.
-pub(crate) fn print_error(error: &Error, json: bool, exit_code: u8) -> ExitCode {
-    if json {
+/// Prints an error: as an object on standard output, or as a line on standard error.
+pub(crate) fn print_error(error: &Error, output: Output, exit_code: u8) -> ExitCode {
+    if output.is_parsed() {
         let mut fields = error.facts().clone();
         fields.insert("class".into(), error.class().name().into());
         fields.insert("detail".into(), error.detail().into());
         let response = json!({"ok": false, "error": with_rfc3339(Value::Object(fields))});
-        drop(writeln!(std::io::stdout(), "{}", escape_lines(&response.to_string())));
+        drop(std::io::stdout().write_all(rendered(output, &response, String::new).as_bytes()));
     } else {
         drop(writeln!(std::io::stderr(), "jvs: {}", escape_lines(&error.to_string())));
     }

@@ -13,10 +13,10 @@ use crate::snapshot_args::{GcArgs, SnapshotRmArgs};
 /// `jvs snapshot rm`
 pub(crate) fn remove(context: &RepoContext, args: &SnapshotRmArgs) -> Result<CommandOutput> {
     let worktree = context.worktree(&args.target)?;
-    let named = args.snapshots.iter().map(|name| context.repo.find(&worktree, name));
+    let named = args.snapshots.iter().map(|name| context.repo.removal_target(&worktree, name));
     let mut snapshots = named.collect::<Result<Vec<_>>>()?;
-    snapshots.sort_by(|one, other| one.snapshot_id.cmp(&other.snapshot_id));
-    snapshots.dedup_by(|one, other| one.snapshot_id == other.snapshot_id);
+    snapshots.sort();
+    snapshots.dedup();
     let report = context.repo.remove_snapshots(&snapshots, args.dry_run)?;
     let text = describe(&report);
     Ok(CommandOutput::new(report, text))
@@ -44,6 +44,14 @@ fn describe(report: &RemovalReport) -> String {
         let reason = serde_json::to_value(kept.reason).expect("a word");
         writeln!(text, "kept {} ({})", kept.snapshot_id, reason.as_str().unwrap_or_default())
             .expect("a string");
+    }
+    for id in &report.blocked_by {
+        writeln!(
+            text,
+            "no space is freed, because a damaged snapshot may share the files; restore it from a backup, or remove it \
+             with `jvs snapshot rm`: snapshot={id}"
+        )
+        .expect("a string");
     }
     let (before, after) = (report.bytes_before, report.bytes_after);
     write!(

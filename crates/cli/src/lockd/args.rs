@@ -228,6 +228,9 @@ pub(crate) struct Dump {
     /// its BLAKE3 hash. Either is accepted here.
     #[arg(long, value_name = "ID", value_parser = correlation)]
     pub(crate) correlation: Option<u128>,
+    /// Format of the output. Each record is a line of JSON in all formats but `yaml`.
+    #[arg(long, value_enum, default_value_t = Output::Json)]
+    pub(crate) output: Output,
 }
 
 impl LockdArgs {

@@ -57,11 +57,11 @@ pub(crate) fn check(args: &Check) -> Result<u8, (u8, String)> {
 fn inspect(store: &Path, key: Option<&Key>, is_json: bool) -> Result<Report, StoreError> {
     let view = match StoreView::open(store) {
         Ok(view) => view,
-        Err(error) => return Ok(Report::new(store, Vec::new(), vec![damage_of(error)?])),
+        Err(error) => return Ok(Report::new(store, Vec::new(), vec![damaged_parameters(error, store)?])),
     };
     let mut findings = Vec::new();
     if let Err(error) = view.check_map() {
-        findings.push(damage_of(error)?);
+        findings.push(damaged_parameters(error, store)?);
     }
     findings.extend(check_key(&view, store, key)?);
     let hold = BackupHold::take(store);
@@ -94,7 +94,7 @@ fn check_key(view: &StoreView, store: &Path, key: Option<&Key>) -> Result<Option
             Ok(()) => return Ok(None),
             Err(error) if error.kind == ErrorKind::Refused => "the store key belongs to another store",
             // The file `store` is damaged, which is a finding of its own.
-            Err(error) => return damage_of(error).map(|_| None),
+            Err(error) => return damaged_parameters(error, store).map(|_| None),
         },
         Ok(Err(_)) => "the store key does not have 32 bytes",
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => "the store key is missing",
@@ -107,10 +107,16 @@ fn check_key(view: &StoreView, store: &Path, key: Option<&Key>) -> Result<Option
     Ok(Some(Finding::of_store(what).at(&path, None).advise(advice)))
 }
 
-/// A finding about a file of the whole store; any other failure means that the store cannot be inspected.
-fn damage_of(error: StoreError) -> Result<Finding, StoreError> {
-    match &error.damage {
-        Some(damage) if error.kind == ErrorKind::Damaged => Ok(Finding::damage(None, damage)),
-        _ => Err(error),
-    }
+/// A finding about the file `store` or the map of slots, which never change once they are written; any other failure means
+/// that the store cannot be inspected.
+fn damaged_parameters(error: StoreError, store: &Path) -> Result<Finding, StoreError> {
+    let Some(damage) = error.damage.as_deref().filter(|_| error.kind == ErrorKind::Damaged) else {
+        return Err(error);
+    };
+    let name = damage.file.strip_prefix(store).unwrap_or(&damage.file).display();
+    let advice = format!(
+        "the server does not start; leases and documents are not lost: copy it from any backup of this store, where it is \
+         store/{name}, or restore the store from a backup with `lockd restore`"
+    );
+    Ok(Finding::damage(None, damage).advise(advice))
 }

@@ -3,8 +3,7 @@
 use std::io::{self, Write};
 
 use cli::failure::{CommandResult, Failure};
-use cli::output::Output;
-use cli::untrusted::escape_lines;
+use cli::output::{Output, event_text};
 use store::disk::{StoreView, TornTail};
 
 use crate::args::Dump;
@@ -80,8 +79,8 @@ fn print(
         return Ok(());
     }
     let line = AuditLine::new(shard, timed, outcome.as_ref());
-    let line = serde_json::to_string(&line).expect("plain data");
-    writeln!(out, "{}", escape_lines(&line))?;
+    let output = if args.output == Output::Yaml { Output::Yaml } else { Output::Json };
+    out.write_all(event_text(output, &line, String::new).as_bytes())?;
     Ok(())
 }
 

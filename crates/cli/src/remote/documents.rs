@@ -31,26 +31,30 @@ pub(crate) async fn get(client: &Client, common: &Common, args: &GetArgs) -> Com
         let lease = lease_credential(&common.connection, args.held.key.as_deref(), &args.held.lease)?;
         client.get_state(&lease.key, lease.namespace.as_deref(), &lease.lease_id).await
     };
-    write_document(&args.out, &mut read.map_err(client_failure)?).await
+    write_document(&args.out, &mut read.map_err(client_failure)?).await.map(drop)
 }
 
-/// Writes a document as it arrives to a file, or to standard output for `-`.
-async fn write_document(out: &Path, document: &mut DocumentReader) -> CommandResult {
+/// Writes a document as it arrives to a file, or to standard output for `-`. Returns its length in bytes.
+pub async fn write_document(out: &Path, document: &mut DocumentReader) -> Result<usize, Failure> {
+    let mut bytes = 0;
     if out.as_os_str() == "-" {
         while let Some(chunk) = document.chunk().await.map_err(client_failure)? {
+            bytes += chunk.len();
             if !write_stdout(&chunk)? {
                 // The reader has closed the pipe.
-                return Ok(());
+                break;
             }
         }
-        return Ok(());
+        return Ok(bytes);
     }
     let failed = |error: io::Error| failed_file("writing", out, &error);
     let mut file = OutputFile::create(out).map_err(failed)?;
     while let Some(chunk) = document.chunk().await.map_err(client_failure)? {
+        bytes += chunk.len();
         file.write(&chunk).map_err(failed)?;
     }
-    file.finish().map_err(failed)
+    file.finish().map_err(failed)?;
+    Ok(bytes)
 }
 
 /// Writes a document to a file, or to standard output for `-`.
@@ -142,6 +146,11 @@ pub(crate) fn now() -> String {
     let now = clock_gettime(ClockId::Realtime);
     let since = Duration::from_secs(now.tv_sec.try_into().unwrap_or(0));
     humantime::format_rfc3339_seconds(UNIX_EPOCH + since).to_string()
+}
+
+/// Opens a document in a file, or on standard input for `-`, to be sent as it is read.
+pub fn open_input(file: &Path) -> Result<DocumentBody, Failure> {
+    input_document::open(file)
 }
 
 /// Reads a document from a file, or from standard input for `-` or no file.

@@ -2,6 +2,7 @@
 
 use std::io;
 use std::sync::Arc;
+use std::sync::mpsc::sync_channel;
 
 use bucket::RequestCounts;
 use engine::observe::EngineObserver;
@@ -60,7 +61,10 @@ pub fn open(
     let executor: Arc<dyn Executor> = Arc::new(Workers::with_appends(threads));
     let environment = ShardEnvironment { environment, executor: &executor, observer };
     let start = |(number, log)| start(number, &map, log, &blobs, options, environment);
-    let engines = (0..).zip(logs).map(start).collect::<Result<_, _>>()?;
+    let engines = (0..).zip(logs).map(start).collect::<Result<Vec<_>, _>>()?;
+    if url.backend().is_remote() {
+        (0..).zip(&engines).try_for_each(|(number, engine)| wait_for_ownership(number, engine))?;
+    }
     Ok(OpenStore { engines, key, map, torn_tails, object_requests, guard })
 }
 
@@ -90,12 +94,22 @@ fn start(
     let store = Store { shard: Shard(number), shards: map.shards(), hash_seed };
     let writer = u128::from_le_bytes(random_bytes(random));
     let slots = Slot::all().filter(|slot| map.shard(slot.number()) == number).collect();
-    let tenure = TenureConfig { store, writer, limits: options.limits, slots };
+    let limits = options.limits.in_each_of(map.shards());
+    let tenure = TenureConfig { store, writer, limits, slots };
     let clock = (shared.environment.clock)()
         .map_err(|error| BootError::Io("/proc/sys/kernel/random/boot_id".into(), error))?;
     let (blobs, observer) = (Arc::clone(blobs), Arc::clone(shared.observer));
     let engine = Engine::open(log, blobs, clock, &tenure, options.engine.clone(), observer, shared.executor);
     engine.map(Arc::new).map_err(|error| BootError::Shard(number, error))
+}
+
+/// Waits until the record that begins the tenure is durable: until then another server may own the log.
+fn wait_for_ownership(number: u32, engine: &Engine) -> Result<(), BootError> {
+    let (send, receive) = sync_channel(1);
+    let lost = || BootError::Deposed(number);
+    let query = engine.sequencer().query(Box::new(move |_| Box::new(move || drop(send.send(())))));
+    query.map_err(|_| lost())?;
+    receive.recv().map_err(|_| lost())
 }
 
 /// The most bytes of the record that begins a tenure, with every slot in it.

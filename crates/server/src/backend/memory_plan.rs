@@ -32,8 +32,37 @@ const REQUEST_BYTES: u64 = 384;
 const AGENT_BYTES: u64 = 768;
 /// A connection with mutual TLS and its buffers while it is idle, in bytes. Measured: 28 KiB with HTTP/2.
 const CONNECTION_BYTES: u64 = 32 << 10;
+/// The fewest rows that a table of a shard has, whatever the memory.
+const ROWS_MIN: u64 = 64;
 /// Number of namespaces in which one identity may have leases.
 const NAMESPACES_PER_IDENTITY: u64 = 10_000;
+
+/// The kernel's limits in each shard of a store. The number of shards is known once the store is open.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct ShardLimits {
+    configured: Limits,
+    /// `None`: the configured limits, whatever the memory.
+    plan: Option<MemoryPlan>,
+}
+
+impl ShardLimits {
+    pub(crate) fn new(configured: Limits, plan: MemoryPlan) -> ShardLimits {
+        ShardLimits { configured, plan: Some(plan) }
+    }
+
+    /// The limits in each of a number of shards, which share the memory.
+    pub(crate) fn in_each_of(&self, shards: u32) -> Limits {
+        let ShardLimits { configured, plan } = *self;
+        let fitted = plan.map_or(configured, |plan| plan.fit(configured, shards));
+        // A history of another length than the default is the operator's choice.
+        if configured.history_max == Limits::default().history_max {
+            fitted
+        } else {
+            let (history_max, history_members_max) = (configured.history_max, configured.history_members_max);
+            Limits { history_max, history_members_max, ..fitted }
+        }
+    }
+}
 
 /// The division of a maximum, in bytes.
 #[derive(Clone, Copy, Debug)]
@@ -102,10 +131,13 @@ impl MemoryPlan {
         }
     }
 
-    /// Lowers the kernel's limits, which are numbers of rows, to what fits.
-    pub(crate) fn fit(self, limits: Limits) -> Limits {
-        let at_most =
-            |limit: u32, bytes: u64, row: u64| limit.min(u32::try_from(bytes / row).unwrap_or(u32::MAX));
+    /// Lowers the kernel's limits, which are numbers of rows, to what fits into each of a number of shards.
+    fn fit(self, limits: Limits, shards: u32) -> Limits {
+        let shards = u64::from(shards.max(1));
+        let at_most = |limit: u32, bytes: u64, row: u64| {
+            let rows = (bytes / row / shards).max(ROWS_MIN);
+            limit.min(u32::try_from(rows).unwrap_or(u32::MAX))
+        };
         let history = self.memory_max / 48;
         let requests_max = at_most(limits.requests_max, self.memory_max / 24, REQUEST_BYTES);
         let agents_max = at_most(limits.agents_max, self.memory_max / 48, AGENT_BYTES);
@@ -128,13 +160,13 @@ mod tests {
     #[test]
     fn a_large_machine_keeps_the_kernels_limits_but_for_the_shares_of_identities() {
         let usual = Limits::default();
-        let fitted = MemoryPlan::new(64 << 30).fit(usual);
+        let fitted = MemoryPlan::new(64 << 30).fit(usual, 1);
         assert_eq!(fitted, usual);
     }
 
     #[test]
     fn a_small_machine_lowers_them_and_none_to_zero() {
-        let fitted = MemoryPlan::new(64 << 20).fit(Limits::default());
+        let fitted = MemoryPlan::new(64 << 20).fit(Limits::default(), 1);
         assert_eq!(fitted.requests_max, 7281);
         assert_eq!(fitted.requests_per_identity_max, 910);
         let all = [
@@ -144,5 +176,29 @@ mod tests {
             fitted.agents_per_identity_max,
         ];
         assert!(all.iter().all(|limit| (100..10_000).contains(limit)), "{fitted:?}");
+    }
+    /// Each shard had the tables of a whole server: sixteen shards stored idempotency keys, agents and ended leases for more
+    /// than all of the memory, and an identity with keys in every shard had sixteen times its part.
+    #[test]
+    fn the_tables_of_all_shards_together_stay_within_the_shares() {
+        let limits = ShardLimits::new(Limits::default(), MemoryPlan::new(256 << 20));
+        let (whole, shard) = (limits.in_each_of(1), limits.in_each_of(16));
+        let sum = |of: fn(&Limits) -> u32| (16 * of(&shard), of(&whole));
+        for (shards, server) in [
+            sum(|limits| limits.requests_max),
+            sum(|limits| limits.requests_per_identity_max),
+            sum(|limits| limits.agents_max),
+            sum(|limits| limits.agents_per_identity_max),
+            sum(|limits| limits.history_max),
+            sum(|limits| limits.history_members_max),
+        ] {
+            assert!(shards <= server && shards * 10 > server * 9, "{shards} {server}");
+        }
+    }
+
+    #[test]
+    fn many_shards_on_a_small_machine_have_tables() {
+        let shard = ShardLimits::new(Limits::default(), MemoryPlan::new(16 << 20)).in_each_of(1024);
+        assert!(shard.requests_per_identity_max > 0 && shard.agents_per_identity_max > 0, "{shard:?}");
     }
 }

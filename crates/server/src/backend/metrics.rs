@@ -104,6 +104,10 @@ macro_rules! metrics {
         }
 
         impl Metrics {
+            /// The names of all rows.
+            #[cfg(test)]
+            const NAMES: &'static [&'static str] = &[$($name),+];
+
             fn registered() -> Metrics {
                 let mut registry = Registry::default();
                 registry.register_collector(Box::new(ProcessMetrics));

@@ -4,15 +4,16 @@ use std::path::PathBuf;
 
 use bucket::BucketOptions;
 use engine::Options;
-use kernel::Limits;
+
+use crate::backend::memory_plan::ShardLimits;
 
 /// Options of opening a store.
 #[derive(Clone, Debug)]
 pub struct OpenOptions {
     /// The number of shards of a new store; an existing store keeps its own.
     pub shards: u32,
-    /// Limits of the kernel, until the next start.
-    pub limits: Limits,
+    /// Limits of the kernel in each shard, until the next start.
+    pub limits: ShardLimits,
     /// Maintenance of the store.
     pub engine: Options,
     /// Allows a network filesystem.
@@ -27,7 +28,7 @@ impl Default for OpenOptions {
     fn default() -> OpenOptions {
         OpenOptions {
             shards: 1,
-            limits: Limits::default(),
+            limits: ShardLimits::default(),
             engine: Options::default(),
             allow_network: false,
             store_key_file: None,

@@ -316,8 +316,8 @@ impl Backend {
 
     /// Every limit in bytes, and how much of it is in use.
     pub(crate) fn limits_in_use(&self) -> Vec<LimitUsage> {
-        let buffers = [self.request_bodies.usage(), self.responses.usage()];
-        self.memory.usage().into_iter().chain(buffers).collect()
+        let budgets = [&self.request_bodies, &self.responses, &self.requests, &self.request_refusals];
+        self.memory.usage().into_iter().chain(budgets.map(ByteBudget::usage)).collect()
     }
 
     /// The most rows that one query has visited: while it ran, no request was decided.

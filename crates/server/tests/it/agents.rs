@@ -292,6 +292,35 @@ async fn an_attempt_id_lapses_unless_it_is_retried() {
     server.release(&held).await;
 }
 
+/// A token that was copied from another client, used for another key, altered, or kept after its grant would put its bearer
+/// before waiters that came first.
+#[tokio::test]
+async fn an_attempt_id_is_neither_forged_nor_shared_nor_used_for_another_key_or_after_its_grant() {
+    let (_, server) = with_clock();
+    let (ada, bob) = (server.worker("ada", "default:rw"), server.worker("bob", "default:rw"));
+    let held = server.acquire(json!({"key": "k", "ttl_ms": 300_000})).await;
+    server.acquire(json!({"key": "other", "ttl_ms": 300_000})).await;
+    let (_, first) = ada.post("/v1/acquire", &[], &json!({"key": "k"}).to_string()).await;
+    let text = first["attempt_id"].as_str().expect("a token").to_string();
+    let retry = |key: &str, attempt_id: &str| json!({"key": key, "attempt_id": attempt_id}).to_string();
+    let (_, same) = ada.post("/v1/acquire", &[], &retry("k", &text)).await;
+    assert!(is_same_attempt(&same, &first), "its own: {same}");
+    let (status, shared) = bob.post("/v1/acquire", &[], &retry("k", &text)).await;
+    assert!(status == 409 && !is_same_attempt(&shared, &first), "of another identity: {shared}");
+    let (status, elsewhere) = ada.post("/v1/acquire", &[], &retry("other", &text)).await;
+    assert!(status == 409 && !is_same_attempt(&elsewhere, &first), "for another key: {elsewhere}");
+    let altered = if text.ends_with('A') { "B" } else { "A" };
+    for forged in [format!("{}{altered}", &text[..text.len() - 1]), text.replacen("A-A", "A-B", 1)] {
+        let (status, refused) = ada.post("/v1/acquire", &[], &retry("k", &forged)).await;
+        assert_eq!((status, &refused["error"]), (400, &json!("invalid_body")), "{refused}");
+    }
+    server.release(&held).await;
+    let (status, granted) = ada.post("/v1/acquire", &[], &retry("k", &text)).await;
+    assert_eq!(status, 200, "{granted}");
+    let (status, used) = ada.post("/v1/acquire", &[], &retry("k", &text)).await;
+    assert!(status == 409 && !is_same_attempt(&used, &first), "after its grant: {used}");
+}
+
 #[tokio::test]
 async fn an_agent_belongs_to_the_identity_that_first_used_it() {
     let (_, server) = with_clock();

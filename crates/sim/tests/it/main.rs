@@ -10,6 +10,7 @@ mod store_orders;
 mod store_capacity;
 mod object_blobs;
 mod object_takeover;
+mod object_model;
 mod crash_points;
 mod servers;
 mod agents;

@@ -139,7 +139,7 @@ fn a_writer_partitioned_during_takeover_and_truncation_is_deposed() {
     maintain(&mut taker);
     assert_eq!(kind(append_next(&mut partitioned)), ErrorKind::Undecided, "it gets no response");
     handle.set_partitioned(false);
-    assert_eq!(kind(append_next(&mut partitioned)), ErrorKind::Taken);
+    assert_eq!(kind(append_next(&mut partitioned)), ErrorKind::Gone, "the floor is above it");
     assert_eq!(partitioned.role(), WriterRole::Deposed);
 }
 

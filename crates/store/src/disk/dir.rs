@@ -65,10 +65,14 @@ impl LockedDir {
         }
     }
 
-    /// Whether there is no store in the directory yet.
+    /// Whether there is no store in the directory yet. A log without the file `store` is a damaged store, not a new one.
     pub fn is_new(&self) -> Result<bool, StoreError> {
         let path = self.path.join(STORE);
-        path.try_exists().map(|exists| !exists).map_err(|error| reading(&error, &path))
+        let exists = path.try_exists().map_err(|error| reading(&error, &path))?;
+        if !exists {
+            check_no_log(&self.path)?;
+        }
+        Ok(!exists)
     }
 
     /// Opens the store, converts it to the present format, or creates it with the parameters in `fresh`. The key must be
@@ -84,6 +88,7 @@ impl LockedDir {
                 file
             }
             None => {
+                check_no_log(&path)?;
                 let map = SlotMap::ranges(fresh.shards).ok_or_else(|| too_many_shards(fresh.shards))?;
                 create(&path, fresh, &map, key)?;
                 fresh
@@ -246,6 +251,17 @@ fn read_store(dir: &Path) -> Result<Option<StoredFile>, StoreError> {
         }
         Err(error) => Err(reading(&error, &path)),
     }
+}
+
+/// Fails if a directory without the file `store` has a log. A new store gets its log after that file, so the file was lost;
+/// one created in its place would name another store than the segments do.
+pub(super) fn check_no_log(dir: &Path) -> Result<(), StoreError> {
+    // Every store has a shard 0. `log` alone may be another program's.
+    if dir.join("log/0").is_dir() {
+        let what = "the store file is missing, though its log is here";
+        return Err(Damage { file: dir.join(STORE), offset: 0, what }.into());
+    }
+    Ok(())
 }
 
 /// The map comes first: a store always has one.

@@ -19,7 +19,7 @@ use std::time::Duration;
 use super::blobs::DiskBlobs;
 use super::clean_stop::CleanStop;
 use super::cut::{CutPlace, cut_place};
-use super::dir::{check_key, check_map, read_parameters, view_map};
+use super::dir::{check_key, check_map, check_no_log, read_parameters, view_map};
 use super::log::LogOptions;
 use super::read_only::ReadOnlyFs;
 use super::reader::Segments;
@@ -42,6 +42,7 @@ impl StoreView {
     /// Opens the store in a directory; [`ErrorKind::Gone`] if there is none.
     pub fn open(path: &Path) -> Result<StoreView, StoreError> {
         let Some(file) = read_parameters(path)? else {
+            check_no_log(path)?;
             let what = "there is no store here; pass the directory that contains the file `store`: path=";
             return Err(StoreError::new(ErrorKind::Gone, format!("{what}{}", path.display())));
         };

@@ -12,6 +12,9 @@
 //!   appends 7 to 20 and truncates below 15, so 7 is free again; the standby's 7 succeeds. There is a floor
 //!   above it, created before 7 was deleted, so the standby steps down.
 //! - Deleting an object that begins a tenure: a writer deposed at 7 wakes up, and its own 7 succeeds.
+//! - Taking another writer's object for the log's without listing the floors: the owner's 7 succeeded and its response
+//!   was lost, a successor truncated below 15, and a standby created its own 7 before it stepped down. The owner
+//!   would refuse commands that are in the log.
 
 use std::sync::Arc;
 
@@ -165,7 +168,7 @@ impl ObjectLog {
         loop {
             let why = match self.try_once(&append) {
                 PutOutcome::Ours => return self.won(append),
-                PutOutcome::Theirs(writer) => return Err(self.lost(append.seq, &writer)),
+                PutOutcome::Theirs(writer) => return Err(self.lost(append, &writer)),
                 PutOutcome::Unknown(why) => why,
             };
             failed += 1;
@@ -256,14 +259,24 @@ impl ObjectLog {
         Ok(())
     }
 
-    fn lost(&mut self, seq: Seq, writer: &str) -> StoreError {
-        let what = format!("another writer has this sequence number: seq={} writer={writer}", seq.0);
-        match self.role {
-            WriterRole::Reader => {
-                self.role = WriterRole::Behind;
-                StoreError::new(ErrorKind::Taken, what)
+    fn lost(&mut self, append: PendingAppend, writer: &str) -> StoreError {
+        let seq = append.seq.0;
+        let what = format!("another writer has this sequence number: seq={seq} writer={writer}");
+        if self.role == WriterRole::Reader {
+            self.role = WriterRole::Behind;
+            return StoreError::new(ErrorKind::Taken, what);
+        }
+        match self.shard.highest_floor() {
+            Ok(floor) if floor > append.seq => {
+                let what =
+                    "the log was truncated past an append of unknown outcome, which may have been in it";
+                self.depose(ErrorKind::Gone, format!("{what}; reopen it: seq={seq} floor={}", floor.0))
             }
-            _ => self.depose(ErrorKind::Taken, what),
+            Ok(_) => self.depose(ErrorKind::Taken, what),
+            Err(error) => {
+                self.pending = Some(append);
+                StoreError::new(ErrorKind::Undecided, error.what)
+            }
         }
     }
 }
@@ -277,7 +290,8 @@ impl LogStore for ObjectLog {
     /// batch is [`ErrorKind::Refused`] until that one is decided.
     ///
     /// [`ErrorKind::Taken`] at the first append: another writer was faster, call [`ObjectLog::catch_up`]. At a
-    /// later append: another writer has taken the log over. [`ErrorKind::Refused`] at the first append: the
+    /// later append: another writer has taken the log over, and the batch is not in it. [`ErrorKind::Gone`] at a
+    /// later append: the same, but the batch may be in the log. [`ErrorKind::Refused`] at the first append: the
     /// log was truncated past this writer's position, reopen it.
     fn append(&mut self, seq: Seq, lsns: LsnRange, payload: &[u8]) -> Result<(), StoreError> {
         self.check_not_deposed()?;

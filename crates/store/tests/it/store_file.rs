@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::Path;
 
-use store::disk::{DiskDir, StoreFile};
+use store::disk::{DiskDir, StoreFile, StoreView};
 use store::{ErrorKind, SlotMap, StoreError};
 
 const KEY: [u8; 32] = [7; 32];
@@ -89,4 +89,24 @@ fn a_store_with_another_key_is_refused() {
     let error = other.err().expect("refused");
     assert_eq!(error.kind, ErrorKind::Refused);
     assert!(error.to_string().contains("the store key is not the one"), "{error}");
+}
+
+/// A start on a store whose file `store` was lost created a new one beside the log: it named another store than the segments
+/// did, and the one from a backup seemed to be the wrong one.
+#[test]
+fn a_store_whose_file_is_missing_is_damaged_and_not_created_anew() {
+    let dir = tempfile::tempdir().expect("a directory");
+    drop(open(dir.path(), 2).expect("a new store").log(0, 1 << 20).expect("a log"));
+    let file = dir.path().join("store");
+    let lost = fs::read(&file).expect("readable");
+    fs::remove_file(&file).expect("writable");
+    for error in
+        [open(dir.path(), 2).err().expect("refused"), StoreView::open(dir.path()).expect_err("refused")]
+    {
+        assert_eq!(error.kind, ErrorKind::Damaged);
+        assert!(error.to_string().contains("the store file is missing, though its log is here"), "{error}");
+    }
+    assert!(!file.exists(), "nothing is created");
+    fs::write(&file, lost).expect("writable");
+    open(dir.path(), 2).expect("the file of a backup is the right one");
 }

@@ -48,14 +48,31 @@ impl Bench {
         report(&format!("one change in {count}"), ours, "git add, commit and sync", theirs, 2.0);
         let after = [space(&jvs), space(&dot_git)];
         let each = |at: usize| (after[at] - before[at]) / ROUNDS as u64 / 1024;
+        let alone = self.space_under_one_lock(&payload, round.get()) / 1024;
         println!(
-            "disk space of each: {} KiB, git {} KiB; of all: {} MiB, git {} MiB, {} % of git's (target 120 %)",
+            "disk space of each: {alone} KiB, {} KiB with acquire and release, git {} KiB, {} % of git's; of all: {} MiB, \
+             git {} MiB, {} % of git's (target 120 %)",
             each(0),
             each(1),
+            alone * 100 / each(1),
             after[0] >> 20,
             after[1] >> 20,
             after[0] * 100 / after[1]
         );
+    }
+}
+
+impl Bench {
+    /// The space of one snapshot while the lock is held: its directory and its entry, in bytes.
+    fn space_under_one_lock(&self, payload: &Path, round: usize) -> u64 {
+        let session = self.acquire();
+        let jvs = self.repo.layout().jvs();
+        let before = space(&jvs);
+        change(payload, round + 1);
+        self.take_snapshot_under(&session);
+        let taken = space(&jvs) - before;
+        self.repo.lock(&self.main).release(&session).expect("ours");
+        taken
     }
 }
 

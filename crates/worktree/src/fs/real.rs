@@ -4,7 +4,7 @@ use std::ffi::OsString;
 use std::fs::File;
 use std::io::{self, Read, Write};
 use std::os::unix::ffi::OsStringExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use rustix::fs::{
     AtFlags, CWD, Dir, FileType, Mode, OFlags, RenameFlags, Stat, fstat, fsync, linkat, lstat, mkdirat, open,
@@ -12,7 +12,7 @@ use rustix::fs::{
 };
 use rustix::io::Errno;
 
-use super::{Durability, FileKind, Fs, Meta};
+use super::{Durability, FileKind, Fs, Meta, mounts};
 use crate::clock::UnixMs;
 
 /// The filesystem of this machine.
@@ -83,6 +83,12 @@ impl Fs for RealFs {
     fn sync_dir(&self, path: &Path) -> io::Result<()> {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         Ok(fsync(open(path, flags, Mode::empty())?)?)
+    }
+
+    fn clone_command(&self, path: &Path) -> Option<PathBuf> {
+        let device = lstat(path).ok()?.st_dev;
+        let table = std::fs::read_to_string("/proc/self/mountinfo").ok()?;
+        mounts::has_type(&table, device, "fuse.juicefs").then(|| PathBuf::from("juicefs"))
     }
 }
 

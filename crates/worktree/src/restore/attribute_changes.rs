@@ -15,7 +15,7 @@ use crate::worktree::Worktree;
 
 impl Repo {
     /// Refuses if a name that is in the worktree and in the stage has another owner, attribute or list there.
-    pub(super) fn refuse_attribute_changes(
+    pub(crate) fn refuse_attribute_changes(
         &self,
         worktree: &Worktree,
         items: &[Item],

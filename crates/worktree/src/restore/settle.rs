@@ -24,6 +24,7 @@ use crate::lock::AcquiredLock;
 use crate::probe;
 use crate::record::EntryEvent;
 use crate::repo::Repo;
+use crate::restore_path::PathRecord;
 use crate::sequence::Sequence;
 use crate::tree::{self, Root};
 use crate::worktree::Worktree;
@@ -153,6 +154,9 @@ impl Repo {
     fn settle_stage(&self, stage: &Path, worktree: &Worktree) -> Result<Option<SettledRestore>> {
         // A stage without a record, or with a torn one, was never committed.
         let Some(record) = self.stage_record(stage)? else {
+            if let Some(path) = self.path_record(stage)? {
+                return Ok(self.settle_path(stage, path, worktree));
+            }
             self.put_back(stage, worktree)?;
             drop(self.discard_stage(stage));
             return Ok(None);
@@ -162,6 +166,14 @@ impl Repo {
         // A restore that was swapped in before its process ended is news only if files were kept.
         let outcome = outcome.or(rescued.as_ref().map(|_| SettledOutcome::Finished));
         Ok(outcome.map(|outcome| SettledRestore { snapshot_id: record.snapshot_id, outcome, rescued }))
+    }
+
+    /// The restore of a single path is never finished by another process: its files are kept, or dropped.
+    fn settle_path(&self, stage: &Path, record: PathRecord, worktree: &Worktree) -> Option<SettledRestore> {
+        // Files that could not be kept now stay in the stage, and the next settling retries.
+        let rescued = self.finish_path(stage, &record, worktree).unwrap_or_default();
+        let outcome = SettledOutcome::Finished;
+        rescued.map(|kept| SettledRestore { snapshot_id: record.snapshot_id, outcome, rescued: Some(kept) })
     }
 
     fn finish_if_due(

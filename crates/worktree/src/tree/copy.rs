@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use rustix::fs::{
     AtFlags, Gid, Mode, OFlags, SeekFrom, Timespec, Timestamps, Uid, chownat, fchmod, fchown, fstat,
-    ftruncate, futimens, ioctl_ficlone, linkat, mkdirat, openat, seek, symlinkat, utimensat,
+    ftruncate, futimens, ioctl_ficlone, linkat, mkdirat, openat, seek, symlinkat, unlinkat, utimensat,
 };
 use rustix::io::{Errno, read, write};
 
@@ -51,13 +51,46 @@ pub(crate) fn copy(
     reading: ReadMode,
     progress: &dyn Progress,
 ) -> Result<CopyResult> {
+    copy_with(fs, source, target, items, reading, progress, TargetState::Empty)
+}
+
+/// The same into a clone of the directory that has layer 0 of `items`: bytes that are there already are only hashed.
+pub(crate) fn copy_over_clone(
+    fs: &dyn Fs,
+    source: &dyn TreeSource,
+    target: &Root,
+    items: &[Item],
+    reading: ReadMode,
+    progress: &dyn Progress,
+) -> Result<CopyResult> {
+    copy_with(fs, source, target, items, reading, progress, TargetState::Clone)
+}
+
+/// What the target of a copy has before it begins.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum TargetState {
+    Empty,
+    Clone,
+}
+
+fn copy_with(
+    fs: &dyn Fs,
+    source: &dyn TreeSource,
+    target: &Root,
+    items: &[Item],
+    reading: ReadMode,
+    progress: &dyn Progress,
+    state: TargetState,
+) -> Result<CopyResult> {
     for item in items.iter().filter(|item| item.shape == Shape::Dir && item.path != RelPath::ROOT) {
         step(fs, &item.path)?;
-        mkdirat(target, item.path.as_bytes(), Mode::RWXU)
-            .map_err(|cause| failed(&item.path, "create", cause))?;
+        match mkdirat(target, item.path.as_bytes(), Mode::RWXU) {
+            Err(Errno::EXIST) if state == TargetState::Clone => {}
+            other => other.map_err(|cause| failed(&item.path, "create", cause))?,
+        }
     }
-    let job =
-        CopyJob { fs, source, target: Some(target), reading, progress, shares_blocks: AtomicBool::new(true) };
+    let shares_blocks = AtomicBool::new(true);
+    let job = CopyJob { fs, source, target: Some(target), state, reading, progress, shares_blocks };
     let mut copied = job.run(items)?;
     finish_links(fs, target, items, &copied)?;
     finish_dirs(fs, source, target, items, &mut copied)?;
@@ -72,14 +105,15 @@ pub(crate) fn hash(
     reading: ReadMode,
     progress: &dyn Progress,
 ) -> Result<CopyResult> {
-    let job = CopyJob { fs, source, target: None, reading, progress, shares_blocks: AtomicBool::new(false) };
-    job.run(items)
+    let (state, shares_blocks) = (TargetState::Empty, AtomicBool::new(false));
+    CopyJob { fs, source, target: None, state, reading, progress, shares_blocks }.run(items)
 }
 
 struct CopyJob<'a> {
     fs: &'a dyn Fs,
     source: &'a dyn TreeSource,
     target: Option<&'a Root>,
+    state: TargetState,
     reading: ReadMode,
     progress: &'a dyn Progress,
     shares_blocks: AtomicBool,
@@ -183,6 +217,13 @@ impl CopyJob<'_> {
     ) -> Result<((u64, Digest), u32)> {
         let path = &item.path;
         step(self.fs, path)?;
+        if let Some(clone) = self.cloned(target, item, before)? {
+            let written = hash_data(&clone, path, buffer)?;
+            step(self.fs, path)?;
+            let mode = finish(file, &clone, before, CopiedKind::File)
+                .map_err(|cause| failed(path, "set the mode of", cause))?;
+            return Ok((written, mode));
+        }
         let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let copy = openat(target, path.as_bytes(), flags, Mode::RUSR | Mode::WUSR)
             .map_err(|cause| failed(path, "create", cause))?;
@@ -200,6 +241,24 @@ impl CopyJob<'_> {
         let mode = finish(file, &copy, before, CopiedKind::File)
             .map_err(|cause| failed(path, "set the mode of", cause))?;
         Ok((written, mode))
+    }
+
+    /// The file of a clone, if it is as long as the source; one that is not is removed.
+    fn cloned(&self, target: &Root, item: &Item, before: &Fingerprint) -> Result<Option<OwnedFd>> {
+        if self.state == TargetState::Empty || item.layer != 0 {
+            return Ok(None);
+        }
+        let path = &item.path;
+        let clone = match target.open_at(path, OFlags::RDONLY | OFlags::NONBLOCK) {
+            Err(Errno::NOENT) => return Ok(None),
+            other => other.map_err(|cause| failed(path, "open the clone of", cause))?,
+        };
+        if fingerprint(&clone, path)?.size == before.size {
+            return Ok(Some(clone));
+        }
+        unlinkat(target, path.as_bytes(), AtFlags::empty())
+            .map_err(|cause| failed(path, "remove the clone of", cause))?;
+        Ok(None)
     }
 
     /// Tries to share the source's blocks. Once the filesystem turns out not to support it, no file is tried again; a

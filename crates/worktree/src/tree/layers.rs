@@ -46,6 +46,14 @@ impl LayeredTree {
     }
 }
 
+impl LayeredTree {
+    /// The oldest layer, if it has most of the tree's names.
+    pub(crate) fn main_layer(&self) -> Option<&Root> {
+        let in_oldest = self.items.iter().filter(|item| item.layer == 0).count();
+        self.roots.first().filter(|_| in_oldest * 2 >= self.items.len())
+    }
+}
+
 impl TreeSource for LayeredTree {
     fn root_of(&self, item: &Item) -> &Root {
         &self.roots[item.layer]

@@ -90,6 +90,24 @@ pub(crate) fn scan(root: &Root) -> Result<Vec<Item>> {
 pub(crate) fn scan_kept(root: &Root, ignored: &IgnoreRules) -> Result<Vec<Item>> {
     let top = fstat(root).map_err(|cause| refused(&RelPath::ROOT, "read", cause))?;
     let top = Item { path: RelPath::ROOT, shape: Shape::Dir, print: Fingerprint::of(&top), layer: 0 };
+    scan_from(root, top, ignored)
+}
+
+/// The name at `path` below `root`, and every name below it, sorted by path; nothing if it is not there.
+pub(crate) fn scan_at(root: &Root, path: &RelPath) -> Result<Vec<Item>> {
+    let above = match root.open_at(&path.parent().unwrap_or(RelPath::ROOT), DIRECTORY) {
+        Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP) => return Ok(Vec::new()),
+        other => other.map_err(|cause| refused(path, "open the directory of", cause))?,
+    };
+    let device = fstat(&above).map_err(|cause| refused(path, "stat the directory of", cause))?.st_dev;
+    let rules = IgnoreRules::default();
+    match scan_name(&above, path.clone(), path.name(), device, &rules)? {
+        Some(top) => scan_from(root, top, &rules),
+        None => Ok(Vec::new()),
+    }
+}
+
+fn scan_from(root: &Root, top: Item, ignored: &IgnoreRules) -> Result<Vec<Item>> {
     let device = top.print.device;
     let mut items = vec![top];
     let mut next = 0;
@@ -209,6 +227,14 @@ fn is_mount(dir: impl AsFd, name: &[u8]) -> bool {
         !mask.contains(StatxAttributes::MOUNT_ROOT)
             || found.stx_attributes.contains(StatxAttributes::MOUNT_ROOT)
     })
+}
+
+/// Names the hard links of a selection of items again, because their first names may not be part of it.
+pub(crate) fn rename_hard_links(items: &mut [Item]) {
+    for item in items.iter_mut().filter(|item| matches!(item.shape, Shape::HardLink { .. })) {
+        item.shape = Shape::File;
+    }
+    name_hard_links(items);
 }
 
 /// Later names of a file become hard links to its first name.

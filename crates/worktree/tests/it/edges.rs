@@ -240,3 +240,47 @@ fn a_failure_after_the_publish_keeps_the_snapshot() {
     let history = fixture.repo.history(&fixture.main, 9).expect("whole");
     fixture.repo.verify(&history[0], &worktree::tree::NoProgress).expect("it is there");
 }
+
+/// A clock was too far off for `init`, which left a directory without a repository behind.
+#[test]
+fn an_init_that_fails_leaves_nothing_behind() {
+    let dir = crate::support::scratch();
+    let root = dir.path().join("repo");
+    fs::create_dir(&root).expect("writable");
+    let ahead = Arc::new(HookedFs::with_clock_ahead_by(3_600_000));
+    let clock = || Arc::new(worktree::clock::SystemClock::new());
+    let policy = worktree::policy::LockPolicy::DEFAULT;
+    let wrong = crate::support::env(dir.path(), ahead, clock());
+    let refused = worktree::repo::Repo::init(wrong, &root, policy);
+    assert_eq!(refused.map(drop).expect_err("the clock is wrong").class(), ErrorClass::ClockSkewExceeded);
+    assert_eq!(fs::read_dir(&root).expect("readable").count(), 0);
+    let right = crate::support::env(dir.path(), Arc::new(worktree::fs::RealFs), clock());
+    worktree::repo::Repo::init(right, &root, policy).expect("an empty directory");
+}
+
+/// An add that was killed between the directory of the sequence and its first entry left a directory without entries,
+/// and doctor reported a sequence that was lost. Now both appear at once.
+#[test]
+fn an_interrupted_add_is_no_loss_and_can_be_repeated() {
+    // The first call opens the repository.
+    for at in 1.. {
+        let fixture = Fixture::new();
+        let (layer, death) = HookedFs::dying_at(at, 2);
+        let added =
+            fixture.seen_by_the_dead(Arc::new(layer)).add_worktree(new_worktree("other", Mode::Exclusive));
+        let report = fixture.repo.doctor(DoctorRequest::default()).expect("readable");
+        assert!(!report.findings.iter().any(|one| one.code == "audit_broken"), "at {at}: {report:?}");
+        if added.is_err() {
+            let again = fixture.repo.add_worktree(new_worktree("other", Mode::Exclusive));
+            let is_there = fixture.repo.worktree(&"other".parse().expect("a name")).is_ok();
+            assert!(again.is_ok() || is_there, "at {at}: {again:?}");
+        }
+        let repair = DoctorRequest { repair: true, ..DoctorRequest::default() };
+        let report = fixture.repo.doctor(repair).expect("readable");
+        assert!(report.is_healthy(), "at {at}: {report:?}");
+        if death.calls.load(std::sync::atomic::Ordering::SeqCst) <= at {
+            assert!(at > 10, "only {at} calls");
+            return;
+        }
+    }
+}

@@ -1,5 +1,5 @@
-//! Every system call that a snapshot or a restore makes on the filesystem fails once, with EIO and with ENOSPC, and
-//! once the process is killed in it. Afterwards the sequence is whole, every visible snapshot is intact, the files are
+//! Every system call that an operation makes on the filesystem fails once, with EIO and with ENOSPC, and once the
+//! process is killed in it: acquire, renew, release, snapshot, restore, restore of a path, fork, removal and repair. Afterwards the sequence is whole, every visible snapshot is intact, the files are
 //! the old ones or the new ones, and a repair leaves nothing behind.
 //!
 //! The process is this test binary in another role; `strace` attaches to it once it is ready, and injects the fault. A
@@ -14,63 +14,71 @@ use std::sync::Arc;
 
 use worktree::clock::{Clock, SystemClock};
 use worktree::doctor::{DoctorRequest, Finding};
+use worktree::error::ErrorClass;
 use worktree::fs::RealFs;
+use worktree::holder::Maker;
 use worktree::ids::SessionId;
 use worktree::policy::{LockPolicy, PolicyChanges};
 use worktree::repo::Repo;
 use worktree::restore::RestoreRequest;
+use worktree::retention::RemovalTarget;
 use worktree::snapshot::{Consistency, Descriptor};
-use worktree::tree::NoProgress;
+use worktree::tree::{NoProgress, RelPath};
 use worktree::worktree::{Mode, Worktree};
 
+use crate::support::layer::{Call, HookedFs};
 use crate::support::{env, new_worktree, request_with, scratch, short_or_long, snapshot};
 
-/// The calls that touch the filesystem. Failing any other (memory, threads, signals) ends the process like a kill.
-const FILESYSTEM_CALLS: [&str; 38] = [
-    "openat",
-    "openat2",
-    "open",
-    "read",
-    "pread64",
-    "write",
-    "pwrite64",
-    "fsync",
-    "fdatasync",
-    "syncfs",
-    "linkat",
-    "link",
-    "rename",
-    "renameat",
-    "renameat2",
-    "unlink",
-    "unlinkat",
-    "rmdir",
-    "mkdir",
-    "mkdirat",
-    "symlinkat",
-    "fchmod",
-    "chmod",
-    "fchown",
-    "fchownat",
-    "utimensat",
-    "newfstatat",
-    "fstat",
-    "lstat",
-    "statx",
-    "getdents64",
-    "ftruncate",
-    "lseek",
-    "copy_file_range",
-    "ioctl",
-    "flistxattr",
-    "flock",
-    "faccessat",
+/// Calls that do not touch the filesystem: memory, threads, signals, time. Failing one of them ends the process like a
+/// kill, and a kill in it leaves the files as the call of the filesystem before it did.
+const OTHER_CALLS: [&str; 34] = [
+    "mmap",
+    "munmap",
+    "mremap",
+    "mprotect",
+    "madvise",
+    "brk",
+    "futex",
+    "clone",
+    "clone3",
+    "exit",
+    "exit_group",
+    "set_robust_list",
+    "rseq",
+    "prctl",
+    "arch_prctl",
+    "sigaltstack",
+    "rt_sigaction",
+    "rt_sigprocmask",
+    "rt_sigreturn",
+    "sched_yield",
+    "sched_getaffinity",
+    "getrandom",
+    "gettid",
+    "getpid",
+    "getuid",
+    "geteuid",
+    "uname",
+    "kill",
+    "clock_nanosleep",
+    "clock_gettime",
+    "restart_syscall",
+    "poll",
+    "ppoll",
+    "prlimit64",
 ];
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Operation {
     Snapshot,
     Restore,
+    RestorePath,
+    Fork,
+    Remove,
+    Acquire,
+    Renew,
+    Release,
+    Repair,
 }
 
 /// A held repository with one snapshot, and other files in the worktree.
@@ -83,7 +91,7 @@ struct Scene {
 }
 
 impl Scene {
-    fn new() -> Self {
+    fn new(operation: Operation) -> Self {
         let dir = scratch();
         let root = dir.path().join("repo");
         std::fs::create_dir(&root).expect("writable");
@@ -99,7 +107,31 @@ impl Scene {
         let first = snapshot(&repo, &main, Some(&session), Consistency::BestEffort).expect("ours").descriptor;
         std::fs::write(files.join("dir/file"), b"two").expect("writable");
         std::os::unix::fs::symlink("dir/file", files.join("link")).expect("writable");
-        Self { dir, repo, main, session, first }
+        let scene = Self { dir, repo, main, session, first };
+        scene.prepare(operation);
+        scene
+    }
+
+    fn prepare(&self, operation: Operation) {
+        let (repo, main) = (&self.repo, &self.main);
+        match operation {
+            Operation::Acquire => drop(repo.lock(main).release(&self.session).expect("ours")),
+            // The first snapshot must not be the head.
+            Operation::Remove => {
+                drop(snapshot(repo, main, Some(&self.session), Consistency::BestEffort).expect("ours"));
+            }
+            // An unfinished snapshot and a temporary file of a process that has ended.
+            Operation::Repair => {
+                let dead = Maker::of_process(&SystemClock::new().boot_id(), 4_194_305, 1);
+                std::fs::write(repo.layout().tmp().join(format!("{dead}.00")), b"torn").expect("writable");
+                let layer = HookedFs::killed_from(Call::SyncDir);
+                let mut env = env(self.dir.path(), Arc::new(layer), Arc::new(SystemClock::new()));
+                env.maker = dead;
+                let dying = Repo::open(env, repo.layout().root()).expect("ours");
+                snapshot(&dying, main, Some(&self.session), Consistency::BestEffort).expect_err("dies");
+            }
+            _ => {}
+        }
     }
 
     fn start(&self, operation: Operation) -> Child {
@@ -143,12 +175,13 @@ impl Scene {
         for one in &history {
             repo.verify(one, &NoProgress).unwrap_or_else(|error| panic!("{story}: {error}"));
         }
-        let published = history.len() == 2;
-        assert!(
-            published || operation == Operation::Restore || !succeeded,
-            "{story}: reported and not published"
-        );
-        repo.lock(main).release(&self.session).unwrap_or_else(|error| panic!("{story}: {error}"));
+        match (operation, history.len()) {
+            (Operation::Snapshot, 1) => assert!(!succeeded, "{story}: reported and not published"),
+            (Operation::Remove, 2) => assert!(!succeeded, "{story}: reported and not removed"),
+            (Operation::Snapshot, 2) | (_, 1) => {}
+            other => panic!("{story}: {other:?}"),
+        }
+        self.check_lock(operation, succeeded, story);
         let next =
             repo.acquire(main, &request_with(main.policy)).unwrap_or_else(|error| panic!("{story}: {error}"));
         self.check_files(operation, succeeded, story);
@@ -163,22 +196,51 @@ impl Scene {
         repo.lock(main).release(&next.session.session_id).expect("ours");
     }
 
+    /// Frees the lock: whoever holds it, the secret is there to release it.
+    fn check_lock(&self, operation: Operation, succeeded: bool, story: &str) {
+        let lock = self.repo.lock(&self.main);
+        let holder = lock.view().expect("whole").lock;
+        assert!(holder.is_some() || operation != Operation::Acquire || !succeeded, "{story}: not acquired");
+        assert!(holder.is_none() || operation != Operation::Release || !succeeded, "{story}: not released");
+        let session = match (operation, holder) {
+            (Operation::Acquire, None) => return,
+            (Operation::Acquire, Some(lock)) => lock.session_id,
+            _ => self.session.clone(),
+        };
+        lock.release(&session).unwrap_or_else(|error| panic!("{story}: {error}"));
+    }
+
+    /// A fork is whole, or is not there, or is locked by the process that was making it.
+    fn check_fork(&self, succeeded: bool, story: &str) {
+        let fork = self.repo.worktree(&"fork".parse().expect("a name"));
+        let content = self.repo.layout().root().join("fork/dir/file");
+        match fork {
+            Err(error) => assert!(!succeeded && error.class() == ErrorClass::NotFound, "{story}: {error}"),
+            Ok(fork) => {
+                let is_whole = std::fs::read(content).is_ok_and(|bytes| bytes == b"one");
+                let is_locked = self.repo.lock(&fork).view().is_ok_and(|view| view.lock.is_some());
+                let is_half_made = self.repo.head(&fork).map_or(true, |head| head.is_none());
+                assert!(is_whole || (!succeeded && (is_locked || is_half_made)), "{story}: a torn fork");
+            }
+        }
+    }
+
     /// The files are all old or all new, and agree with the head.
     fn check_files(&self, operation: Operation, succeeded: bool, story: &str) {
         let files = self.repo.payload(&self.main);
         let content =
             std::fs::read(files.join("dir/file")).unwrap_or_else(|error| panic!("{story}: {error}"));
         let linked = files.join("link").symlink_metadata().is_ok();
-        let is_new = match (&content[..], linked) {
-            (b"one", false) => true,
-            (b"two", true) => false,
-            other => panic!("{story}: a mixture: {other:?}"),
+        if operation == Operation::Fork {
+            self.check_fork(succeeded, story);
+        }
+        let is_new = match (&content[..], linked, operation) {
+            (b"one", false, Operation::Restore) | (b"one", true, Operation::RestorePath) => true,
+            (b"two", true, _) => false,
+            other => panic!("{story}: a mixture, or a change that was not asked for: {other:?}"),
         };
-        assert!(
-            is_new || operation == Operation::Snapshot || !succeeded,
-            "{story}: reported and not restored"
-        );
-        assert!(!is_new || operation == Operation::Restore, "{story}: a snapshot changes no file");
+        let restores = [Operation::Restore, Operation::RestorePath].contains(&operation);
+        assert!(is_new || !restores || !succeeded, "{story}: reported and not restored");
     }
 }
 
@@ -216,11 +278,22 @@ fn operation_under_fault() {
     });
     println!("ready");
     std::io::stdin().read_line(&mut String::new()).expect("the parent's");
-    let done = if operation == "Snapshot" {
-        snapshot(&repo, &main, Some(&session), Consistency::BestEffort).is_ok()
-    } else {
-        let request = RestoreRequest { session: Some(session), discard_changes: true, progress: &NoProgress };
-        repo.restore(&main, &first, &request).is_ok()
+    let request =
+        RestoreRequest { session: Some(session.clone()), discard_changes: true, progress: &NoProgress };
+    let done = match operation.as_str() {
+        "Snapshot" => snapshot(&repo, &main, Some(&session), Consistency::BestEffort).is_ok(),
+        "Restore" => repo.restore(&main, &first, &request).is_ok(),
+        "RestorePath" => {
+            let path = RelPath::parse(Path::new("dir")).expect("plain");
+            repo.restore_path(&main, &first, &path, &request).is_ok()
+        }
+        "Fork" => repo.fork(&first, new_worktree("fork", Mode::Exclusive), &NoProgress).is_ok(),
+        "Remove" => repo.remove_snapshots(&[RemovalTarget::from(&first)], false).is_ok(),
+        "Acquire" => repo.acquire(&main, &request_with(main.policy)).is_ok(),
+        "Renew" => repo.lock(&main).renew(&session).is_ok(),
+        "Release" => repo.lock(&main).release(&session).is_ok(),
+        "Repair" => repo.doctor(DoctorRequest { repair: true, ..DoctorRequest::default() }).is_ok(),
+        other => panic!("no such operation: {other}"),
     };
     end(if done { DONE } else { REFUSED });
 }
@@ -240,7 +313,9 @@ fn calls_in(trace: &str) -> BTreeMap<String, usize> {
         let mut words = line.split_whitespace();
         let (Some(thread), Some(call)) = (words.next(), words.next()) else { continue };
         let Some((name, _)) = call.split_once('(') else { continue };
-        if FILESYSTEM_CALLS.contains(&name) {
+        if !OTHER_CALLS.contains(&name)
+            && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'_')
+        {
             *counts.entry((thread.to_owned(), name.to_owned())).or_default() += 1;
         }
     }
@@ -252,8 +327,8 @@ fn calls_in(trace: &str) -> BTreeMap<String, usize> {
     most
 }
 
-fn sweep(operation: Operation) {
-    let Some((true, trace)) = Scene::new().run(operation, &[]) else {
+fn sweep(operation: Operation, sample: usize) {
+    let Some((true, trace)) = Scene::new(operation).run(operation, &[]) else {
         println!("skipped: strace is missing, or may not attach");
         return;
     };
@@ -265,13 +340,13 @@ fn sweep(operation: Operation) {
             }
         }
     }
-    assert!(cases.len() > 300, "only {} faults to inject", cases.len());
-    let step = cases.len().div_ceil(short_or_long(SAMPLE, usize::MAX)).max(1);
+    assert!(cases.len() > 60, "only {} faults to inject", cases.len());
+    let step = cases.len().div_ceil(short_or_long(sample, usize::MAX)).max(1);
     // Another sample each time: the process id is as random as it needs to be, and the failing case is printed.
     let first = std::process::id() as usize % step;
     let mut injected = 0;
     for case in cases.iter().skip(first).step_by(step) {
-        let scene = Scene::new();
+        let scene = Scene::new(operation);
         let story = format!("{operation:?} with strace -f -e {case}");
         let (succeeded, trace) =
             scene.run(operation, &["-e".to_owned(), case.clone()]).expect("it could attach");
@@ -283,15 +358,39 @@ fn sweep(operation: Operation) {
     assert!(injected * 2 > tried, "only {injected} of {tried} faults were injected");
 }
 
-/// Faults that `cargo test` injects into each operation.
-const SAMPLE: usize = 24;
-
 #[test]
 fn a_snapshot_survives_a_fault_in_every_call() {
-    sweep(Operation::Snapshot);
+    sweep(Operation::Snapshot, 24);
 }
 
 #[test]
 fn a_restore_survives_a_fault_in_every_call() {
-    sweep(Operation::Restore);
+    sweep(Operation::Restore, 24);
+}
+
+#[test]
+fn a_restore_of_a_path_survives_a_fault_in_every_call() {
+    sweep(Operation::RestorePath, 16);
+}
+
+#[test]
+fn a_fork_survives_a_fault_in_every_call() {
+    sweep(Operation::Fork, 12);
+}
+
+#[test]
+fn a_removal_survives_a_fault_in_every_call() {
+    sweep(Operation::Remove, 12);
+}
+
+#[test]
+fn a_repair_survives_a_fault_in_every_call() {
+    sweep(Operation::Repair, 12);
+}
+
+#[test]
+fn acquire_renew_and_release_survive_a_fault_in_every_call() {
+    for operation in [Operation::Acquire, Operation::Renew, Operation::Release] {
+        sweep(operation, 6);
+    }
 }

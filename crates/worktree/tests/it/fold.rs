@@ -4,8 +4,9 @@ use std::os::unix::fs::MetadataExt;
 use std::sync::Arc;
 
 use worktree::doctor::DoctorRequest;
+use worktree::fs::{Fs, RealFs};
 use worktree::ids::EntryNumber;
-use worktree::sequence::{AppendOutcome, FOLD, Sequence};
+use worktree::sequence::{FOLD, Sequence};
 
 use crate::support::layer::HookedFs;
 use crate::support::{Fixture, request, short_or_long};
@@ -46,12 +47,13 @@ fn folded_entries_share_a_file_and_the_audit_still_holds() {
 #[test]
 fn a_writer_that_slept_through_a_fold_still_finds_its_number_taken() {
     let fixture = Fixture::new();
-    let sequence = Sequence::new(fixture.repo.env(), fixture.repo.layout(), &fixture.main.worktree_id);
-    let mut stale = sequence.read(EntryNumber(1)).expect("readable").entry;
-    stale.n = EntryNumber(2);
+    let (layout, id) = (fixture.repo.layout(), &fixture.main.worktree_id);
+    let stale = layout.tmp().join("stale");
+    std::fs::copy(layout.entry(id, EntryNumber(1)), &stale).expect("readable");
     grow(&fixture, FOLD + 20);
     assert_eq!(inode(&fixture, 2), inode(&fixture, FOLD), "entry 2 has been folded");
-    assert_eq!(sequence.append(&stale).expect("decided"), AppendOutcome::NumberTaken);
+    let late = RealFs.link(&stale, &layout.entry(id, EntryNumber(2))).expect_err("its number is taken");
+    assert_eq!(late.kind(), std::io::ErrorKind::AlreadyExists);
 }
 
 #[test]

@@ -8,7 +8,7 @@ use worktree::error::ErrorClass;
 use worktree::ids::{SessionId, SnapshotId};
 use worktree::repo::Repo;
 use worktree::restore::RestoreRequest;
-use worktree::retention::{KeepPolicy, KeepReason};
+use worktree::retention::{KeepPolicy, KeepReason, RemovalTarget};
 use worktree::snapshot::Descriptor;
 use worktree::tree::NoProgress;
 
@@ -51,11 +51,15 @@ fn assert_sound(fixture: &Fixture) {
     assert!(report.is_healthy(), "{report:?}");
 }
 
+fn targets(snapshots: &[Descriptor]) -> Vec<RemovalTarget> {
+    snapshots.iter().map(RemovalTarget::from).collect()
+}
+
 #[test]
 fn a_removed_snapshot_is_gone_and_the_others_are_whole() {
     let fixture = Fixture::new();
     let (session, all) = history(&fixture, 4);
-    let report = fixture.repo.remove_snapshots(&all[..2], false).expect("nothing keeps them");
+    let report = fixture.repo.remove_snapshots(&targets(&all[..2]), false).expect("nothing keeps them");
     assert_eq!(report.removed, ids(&[&all[0], &all[1]]));
     assert!(report.bytes_after < report.bytes_before, "{report:?}");
     assert_eq!(listed(&fixture), ids(&[&all[2], &all[3]]));
@@ -74,15 +78,15 @@ fn a_removed_snapshot_is_gone_and_the_others_are_whole() {
 fn the_last_snapshot_that_needs_a_layer_takes_it_along() {
     let fixture = Fixture::new();
     let (session, all) = history(&fixture, 3);
-    let report = fixture.repo.remove_snapshots(&all[..2], false).expect("nothing keeps them");
-    let dry = fixture.repo.remove_snapshots(&all[..0], true).expect("nothing to do");
+    let report = fixture.repo.remove_snapshots(&targets(&all[..2]), false).expect("nothing keeps them");
+    let dry = fixture.repo.remove_snapshots(&targets(&all[..0]), true).expect("nothing to do");
     assert_eq!((dry.bytes_before, dry.bytes_after), (report.bytes_after, report.bytes_after));
     // Files that a restore brings back are new, so the next snapshot shares nothing with the removed ones.
     let request =
         RestoreRequest { session: Some(session.clone()), discard_changes: true, progress: &NoProgress };
     fixture.repo.restore(&fixture.main, &all[2], &request).expect("whole");
     let fresh = fixture.snapshot(&session).expect("held").descriptor;
-    fixture.repo.remove_snapshots(&all[2..], false).expect("no longer the head");
+    fixture.repo.remove_snapshots(&targets(&all[2..]), false).expect("no longer the head");
     let left: BTreeSet<String> = std::fs::read_dir(fixture.repo.layout().snapshots())
         .expect("readable")
         .map(|entry| entry.expect("readable").file_name().into_string().expect("text"))
@@ -98,13 +102,14 @@ fn heads_tags_pins_and_readers_keep_a_snapshot() {
     fixture.repo.add_tag(&"keep".parse().expect("a tag"), &all[0]).expect("new");
     fixture.repo.pin(&all[1]).expect("new");
     for (snapshot, reason) in [(&all[3], "head"), (&all[0], "tagged"), (&all[1], "pinned")] {
-        let refused = fixture.repo.remove_snapshots(std::slice::from_ref(snapshot), false).expect_err("kept");
+        let refused =
+            fixture.repo.remove_snapshots(&targets(std::slice::from_ref(snapshot)), false).expect_err("kept");
         assert_eq!((refused.class(), &refused.facts()["reason"]), (ErrorClass::Invalid, &reason.into()));
     }
     let uses = fixture.repo.layout().uses();
     let mark = uses.join(format!("{}.{}.00", all[2].snapshot_id, fixture.repo.env().maker));
     std::fs::write(&mark, b"").expect("ours");
-    let refused = fixture.repo.remove_snapshots(&all[2..3], false).expect_err("in use");
+    let refused = fixture.repo.remove_snapshots(&targets(&all[2..3]), false).expect_err("in use");
     assert_eq!(refused.facts()["reason"], "in_use");
     let report = fixture.repo.collect_garbage(
         std::slice::from_ref(&fixture.main),
@@ -115,7 +120,7 @@ fn heads_tags_pins_and_readers_keep_a_snapshot() {
     assert_eq!(reasons, [KeepReason::Head, KeepReason::InUse, KeepReason::Pinned, KeepReason::Tagged]);
     assert_eq!(listed(&fixture).len(), 4, "nothing was removed");
     std::fs::remove_file(mark).expect("ours");
-    fixture.repo.remove_snapshots(&all[2..3], false).expect("no longer in use");
+    fixture.repo.remove_snapshots(&targets(&all[2..3]), false).expect("no longer in use");
     assert_sound(&fixture);
 }
 
@@ -154,7 +159,7 @@ fn a_removal_can_be_interrupted_anywhere() {
         let (_, all) = history(&fixture, 3);
         let (fs, death) = HookedFs::dying_at(at, 2);
         let dying = fixture.seen_by_the_dead(Arc::new(fs));
-        let outcome = dying.remove_snapshots(&all[..1], false);
+        let outcome = dying.remove_snapshots(&targets(&all[..1]), false);
         let calls = death.calls.load(std::sync::atomic::Ordering::SeqCst);
         let left = listed(&fixture);
         assert!(left == ids(&[&all[0], &all[1], &all[2]]) || left == ids(&[&all[1], &all[2]]), "at={at}");
@@ -164,7 +169,10 @@ fn a_removal_can_be_interrupted_anywhere() {
             let layer = fixture.repo.layout().snapshot_tree(&all[0].snapshot_id);
             assert!(!layer.join("changing").exists(), "at={at}: the space is free");
         } else {
-            fixture.repo.remove_snapshots(&all[..1], false).expect("the dead one's intent does not count");
+            fixture
+                .repo
+                .remove_snapshots(&targets(&all[..1]), false)
+                .expect("the dead one's intent does not count");
         }
         assert_sound(&fixture);
         if outcome.is_ok() && calls <= at {
@@ -195,12 +203,55 @@ fn a_reader_and_a_remover_cannot_miss_each_other() {
         CallOutcome::Proceed
     });
     let remover = fixture.seen_by(Arc::new(fs), fixture.clock.clone());
-    remover.remove_snapshots(&all[..1], false).expect("the tag came too late");
+    remover.remove_snapshots(&targets(&all[..1]), false).expect("the tag came too late");
     let late = outcome.lock().expect("no panic").take().expect("the hook ran");
     assert_eq!(late.expect_err("refused"), ErrorClass::NotFound);
     // The restore is committed before the intent is there: the snapshot is a head by then.
     restore(&all[1]).expect("nothing removes it yet");
-    let refused = fixture.repo.remove_snapshots(&all[1..2], false).expect_err("it is the head now");
+    let refused = fixture.repo.remove_snapshots(&targets(&all[1..2]), false).expect_err("it is the head now");
     assert_eq!(refused.facts()["reason"], "head");
+    assert_sound(&fixture);
+}
+
+/// One snapshot without a readable descriptor made `gc` fail for all others, and could itself never be removed.
+#[test]
+fn a_damaged_snapshot_is_kept_by_gc_and_can_be_removed_by_its_id() {
+    let fixture = Fixture::new();
+    let (_session, all) = history(&fixture, 4);
+    let bad = &all[1].snapshot_id;
+    std::fs::write(fixture.repo.layout().snapshot_ready(bad), b"").expect("ours");
+    let policy = KeepPolicy { last: Some(1), days: None };
+    let main = std::slice::from_ref(&fixture.main);
+    let report = fixture.repo.collect_garbage(main, policy, false).expect("the others can go");
+    assert_eq!(report.removed, ids(&[&all[2], &all[0]]));
+    assert!(report.kept.iter().any(|one| one.snapshot_id == *bad && one.reason == KeepReason::Damaged));
+    assert!(report.blocked_by.is_empty(), "its manifest shows what it needs");
+    assert_eq!(class(fixture.repo.removal_target(&fixture.main, &bad.as_str()[..10])), ErrorClass::Invalid);
+    let target = fixture.repo.removal_target(&fixture.main, bad.as_str()).expect("it was published");
+    fixture.repo.remove_snapshots(&[target], false).expect("nothing keeps it");
+    assert_eq!(listed(&fixture), ids(&[&all[3]]));
+    assert_sound(&fixture);
+}
+
+/// A snapshot whose manifest is lost may share any file, and a backup may bring the manifest back.
+#[test]
+fn no_file_is_freed_while_the_layers_of_a_snapshot_are_unknown() {
+    let fixture = Fixture::new();
+    let (_session, all) = history(&fixture, 4);
+    let bad = &all[2].snapshot_id;
+    let delta = fixture.repo.layout().snapshot_delta(bad);
+    let saved = std::fs::read(&delta).expect("there");
+    std::fs::write(&delta, b"base").expect("ours");
+    // A snapshot that is based on it is damaged too; a removal needs neither.
+    let report = fixture.repo.remove_snapshots(&targets(&all[..2]), false).expect("nothing keeps them");
+    assert_eq!(report.removed.len(), 2);
+    assert!(report.blocked_by.contains(bad), "{report:?}");
+    std::fs::write(&delta, saved).expect("the backup");
+    assert_eq!(listed(&fixture), ids(&[&all[2], &all[3]]));
+    for one in fixture.repo.history(&fixture.main, 9).expect("readable") {
+        fixture.repo.verify(&one, &NoProgress).expect("no file of it is gone");
+    }
+    let report = fixture.repo.remove_snapshots(&[], false).expect("it can be freed now");
+    assert!(report.blocked_by.is_empty() && report.bytes_after < report.bytes_before, "{report:?}");
     assert_sound(&fixture);
 }

@@ -8,7 +8,7 @@ use store::ErrorKind;
 use store::object::{ObjectLogCheck, ObjectStoreRoot};
 
 use super::report::{BucketReport, Finding, Report, ShardReport};
-use super::{NOT_INSPECTED, damage_of, inspect};
+use super::{NOT_INSPECTED, inspect};
 use crate::backup::failure;
 use crate::bucket_flags::BucketFlags;
 use crate::local_store::LocalStore;
@@ -73,7 +73,10 @@ fn finding(error: BackupError) -> Result<Finding, (u8, String)> {
     match error {
         BackupError::Damaged(what) => Ok(Finding::of_store(what)),
         BackupError::Refused(what) => Err((NOT_INSPECTED, what)),
-        BackupError::Store(error) => damage_of(error).map_err(|error| (NOT_INSPECTED, error.to_string())),
+        BackupError::Store(error) => match error.damage.as_deref() {
+            Some(damage) if error.kind == ErrorKind::Damaged => Ok(Finding::damage(None, damage)),
+            _ => Err((NOT_INSPECTED, error.to_string())),
+        },
     }
 }
 

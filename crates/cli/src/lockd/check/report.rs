@@ -137,7 +137,9 @@ pub(super) struct Finding {
     is_survivable: bool,
 }
 
-const RESTORE: &str = "restore the store from a backup with `lockd restore`";
+/// Unless a finding says otherwise.
+const RESTORE: &str = "the server does not start; restore the store from a backup with `lockd restore`, which loses everything \
+                       since it was taken";
 
 impl Report {
     pub(super) fn new(store: &Path, shards: Vec<ShardReport>, findings: Vec<Finding>) -> Report {
@@ -302,7 +304,8 @@ impl Finding {
 
     /// The log can be ended at this place.
     pub(super) fn cut_at(self, store: &Path, place: &CutPlace) -> Finding {
-        let advice = "restore the store from a backup with `lockd restore`; without one, end the log there, which loses all later batches";
+        let advice = "the server does not start; restore the store from a backup with `lockd restore`; without one, end the log \
+                      there, which loses this batch and all later ones of the shard";
         let (store, file) = (store.display().to_string(), place.file.display().to_string());
         let command = format!("lockd store cut --store {} {} {}", word(&store), word(&file), place.offset);
         let found = self.advise(advice).at(&place.file, Some(place.offset)).in_batch(place.seq.0);

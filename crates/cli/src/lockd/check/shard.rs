@@ -127,8 +127,8 @@ impl ShardCheck<'_> {
     fn undecodable(&self, batch: &Batch) -> Option<Finding> {
         let error = decode_batch(&batch.payload, Shard(self.shard)).err()?;
         let what = format!("a batch cannot be decoded: {error}");
-        let advice =
-            "start the lockd version that wrote it, or restore the store from a backup with `lockd restore`";
+        let advice = "the server does not start; start the lockd version that wrote it, or restore the store from a backup \
+                      with `lockd restore`";
         Some(Finding::defect(self.shard, what).in_batch(batch.seq.0).advise(advice))
     }
 
@@ -155,13 +155,13 @@ impl ShardCheck<'_> {
         let mut findings: Vec<Finding> =
             damaged.into_iter().map(|snapshot| self.damaged_snapshot(snapshot, starts)).collect();
         if !starts && findings.is_empty() {
-            let what = "no snapshot reaches the floor of the log; the server does not start";
+            let what = "no snapshot reaches the floor of the log";
             findings.push(Finding::defect(self.shard, what).in_batch(report.floor));
         }
         let next = report.last_batch.map_or(report.floor, |last| last + 1);
         let later = report.snapshots.last().filter(|snapshot| is_intact && snapshot.next_batch > next);
         findings.extend(later.map(|snapshot| {
-            let what = "the log ends before the newest snapshot does; the server does not start";
+            let what = "the log ends before the newest snapshot does";
             Finding::defect(self.shard, what).at(&self.file_of(&snapshot.name), None).in_batch(next)
         }));
         findings

@@ -130,6 +130,31 @@ fn an_upload_without_a_live_lease_of_its_own_stores_nothing() {
     assert_eq!(stored, 0, "files in {}", blobs.display());
 }
 
+/// Each shard had the tables of a whole server: with sixteen shards the idempotency keys alone could take two thirds of
+/// the memory, and one identity sixteen times its part.
+#[test]
+fn shards_share_the_limits_of_tables() {
+    let world = World::start_with(&["--shards", "16", "--memory-max", "64MiB", "--store", "mem://"]);
+    let mut ada = world.client("ada", &["--namespace", "default:rw"]);
+    // A 24th of the memory at 384 bytes, in sixteen shards, an eighth of it for one identity.
+    let max = (64 << 20) / 24 / 384 / 16 / 8;
+    for n in 0..=max {
+        let key = format!("x-idempotency-key: {n}\r\n");
+        let response = ada.send("POST", "/v1/acquire", &key, &json!({"key": n.to_string()}).to_string());
+        assert_eq!(response.0, if n < max { 200 } else { 429 }, "{n}: {}", response.1);
+        if n == max {
+            assert!(
+                response.1.contains(&format!("limit=requests_per_identity_max max={max}")),
+                "{}",
+                response.1
+            );
+        }
+    }
+    let mut bob = world.client("bob", &["--namespace", "default:rw"]);
+    let response = bob.send("POST", "/v1/acquire", "x-idempotency-key: b\r\n", r#"{"key":"b"}"#);
+    assert_eq!(response.0, 200, "{}", response.1);
+}
+
 /// An operator's certificate for one namespace revoked leases of another, was shown their holder and metadata, paused
 /// identities, set quotas and deleted the documents of every namespace: the role was checked, and the namespaces were not.
 #[test]

@@ -200,3 +200,62 @@ fn a_check_finds_damaged_documents_and_a_missing_key_and_says_what_they_cost() {
     assert_eq!((code, finding["what"].as_str()), (1, Some("the store key is missing")), "{report}");
     assert!(finding["advice"].as_str().expect("text").contains("store/store.key"), "{finding}");
 }
+
+#[test]
+fn a_slow_backup_shows_a_progress_bar_on_a_terminal_and_nowhere_else() {
+    use std::io::Read as _;
+    let dir = tempfile::tempdir().expect("a directory");
+    let data = dir.path().join("data");
+    drop(server(&data));
+    let (mut reader, terminal) = crate::terminal::open();
+    let to = dir.path().join("backup");
+    let mut command = Command::new(assert_cmd::cargo::cargo_bin!("lockd"));
+    command.args(["backup", "--store", path(&data), "--to", path(&to), "--rate", "30000"]);
+    let mut slow = command.stdout(Stdio::null()).stderr(terminal).spawn().expect("the program");
+    drop(command);
+    let (mut seen, mut part) = (String::new(), [0; 4096]);
+    while !(seen.contains("copying ") && seen.contains("iB/")) {
+        let read = reader.read(&mut part).expect("a bar before the end");
+        seen.push_str(&String::from_utf8_lossy(&part[..read]));
+    }
+    slow.kill().expect("it runs");
+    slow.wait().expect("a child");
+    let piped = lockd(&["backup", "--store", path(&data), "--to", path(&to)]);
+    assert_eq!((piped.code, piped.stderr.as_str()), (0, ""));
+}
+
+/// The sources below a directory, without comments, with continued strings joined.
+fn sources(dir: &Path) -> Vec<(std::path::PathBuf, String)> {
+    let mut found = Vec::new();
+    for path in std::fs::read_dir(dir).expect("sources").map(|entry| entry.expect("readable").path()) {
+        if path.is_dir() {
+            found.extend(sources(&path));
+        } else {
+            let text = std::fs::read_to_string(&path).expect("text");
+            let code: Vec<&str> =
+                text.lines().map(str::trim).filter(|line| !line.starts_with("//")).collect();
+            found.push((path, code.join("\n").replace("\\\n", "")));
+        }
+    }
+    found
+}
+
+/// Seven messages asked for a backup, and no document said how to make or to restore one.
+#[test]
+fn every_message_that_asks_for_a_backup_names_the_command_or_the_file() {
+    let mut messages = 0;
+    for krate in ["backup", "cli", "engine", "server", "store"] {
+        let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("..").join(krate).join("src");
+        for (path, text) in sources(&dir) {
+            for (at, words) in
+                text.match_indices("from a backup").chain(text.match_indices("restore a backup"))
+            {
+                let rest: String = text[at + words.len()..].chars().take(120).collect();
+                let names = ["`lockd restore`", "where it is store/"].iter().any(|name| rest.contains(name));
+                assert!(names, "{}: {words}{rest}", path.display());
+                messages += 1;
+            }
+        }
+    }
+    assert!(messages >= 15, "only {messages} were found");
+}

@@ -63,6 +63,33 @@ fn a_refused_certificate_is_denied_with_the_file_and_the_command_that_helps() {
     }
 }
 
+/// A document that is longer than the buffers of a connection was still being written when the server closed it: some of
+/// the commits were reported as an unreachable server, or as one that may have been applied.
+#[test]
+fn a_refused_certificate_is_denied_while_a_large_document_is_sent() {
+    let dir = IdentityDir::new();
+    dir.client("revoked.pem", "worker-2");
+    dir.auth("revoke client --server-in server.pem --in revoked.pem");
+    dir.write("large.json", &format!("\"{}\"", "x".repeat(20_000_000)));
+    let server = start(&dir, "server.pem");
+    let lease = "--lease-id L-00000000000000000000000000000001.1.AAAAAAAAAAAAAAAAAAAAAA";
+    for _ in 0..5 {
+        for words in ["update orders -i large.json", "update orders"] {
+            let program = assert_cmd::cargo::cargo_bin!("lockd").display();
+            let script = format!(
+                "cat large.json | '{program}' client --server {} --identity revoked.pem {words} {lease}",
+                server.address
+            );
+            let mut command = Command::new("sh");
+            let output = command.args(["-c", &script]).current_dir(dir.path("")).output().expect("it runs");
+            let said = String::from_utf8(output.stderr).expect("text");
+            assert_eq!(output.status.code(), Some(14), "{words}: {said}");
+            assert!(said.contains("refuses this certificate: it is revoked"), "{words}: {said}");
+            assert!(!said.contains("may have been applied") && !said.contains("cannot be"), "{said}");
+        }
+    }
+}
+
 /// Plain HTTP to a TLS server was reported as an invalid HTTP version, for a write as one that may have been applied.
 #[test]
 fn plain_http_to_a_tls_server_is_told_as_that() {

@@ -191,3 +191,116 @@ fn what_cannot_be_inspected_exits_2() {
     let help = lockd(&["store", "check", "--help"]).stdout;
     assert!(help.contains("Exit codes: 0 the store is sound") && help.contains("Examples:"), "{help}");
 }
+
+/// Every file of a store, each with its content.
+fn regular_files(dir: &Path) -> Vec<(std::path::PathBuf, Vec<u8>)> {
+    let is_kept = |path: &Path| !path.ends_with("lock") && !path.ends_with("backup-lock");
+    files(dir).into_iter().filter(|(path, _)| is_kept(path)).collect()
+}
+
+/// The damages that are tried: bytes flipped, the file emptied, the file removed (`None`).
+fn damages(path: &Path, bytes: &[u8]) -> Vec<Option<Vec<u8>>> {
+    let is_segment = path.extension().is_some_and(|extension| extension == "seg");
+    // Behind its frames a segment is preallocated.
+    let places = if is_segment { vec![0, 60] } else { vec![0, bytes.len() / 2, bytes.len() - 1] };
+    let flipped = places.into_iter().map(|at| {
+        let mut bytes = bytes.to_vec();
+        bytes[at] ^= 0x10;
+        Some(bytes)
+    });
+    flipped.chain([Some(Vec::new()), None]).collect()
+}
+
+/// Whether a server opens the store.
+fn starts(data: &Path) -> bool {
+    let runtime = tokio::runtime::Runtime::new().expect("threads");
+    let _entered = runtime.enter();
+    let store = lockd_server::backend::store::StoreUrl::disk(data.join("store"));
+    let config = lockd_server::Config { mtls: false, store, ..lockd_server::Config::in_directory(data) };
+    lockd_server::Server::new(config).is_ok()
+}
+
+/// Damages a file of a copy of the store, and compares what the check says with what a start does.
+fn assert_check_agrees_with_start(original: &Path, file: &Path, damaged: Option<&[u8]>) {
+    let dir = tempfile::tempdir().expect("a directory");
+    let data = dir.path().join("data");
+    let copied = std::process::Command::new("cp").arg("-a").args([original, data.as_path()]).status();
+    assert!(copied.expect("cp").success());
+    let copy = data.join(file);
+    match damaged {
+        Some(bytes) => std::fs::write(&copy, bytes).expect("writable"),
+        None => std::fs::remove_file(&copy).expect("there"),
+    }
+    let case = format!("{} {:?} bytes", file.display(), damaged.map(<[u8]>::len));
+    let ran = check(&data.join("store"), &["--json"]);
+    let document: Value =
+        serde_json::from_str(&ran.stdout).unwrap_or_else(|_| panic!("{case}: {}", ran.stderr));
+    let findings = document["findings"].as_array().expect("a list");
+    // The mark, a snapshot while there is another one, and the floor of a log that has all its batches, may be missing.
+    let is_spare = ["clean-stop", "floor"].iter().any(|name| file.ends_with(name))
+        || file.components().any(|part| part.as_os_str() == "snapshot");
+    let is_sound = damaged.is_none() && is_spare;
+    assert_eq!((ran.code, findings.is_empty()), (i32::from(!is_sound), is_sound), "{case}: {document}");
+    let advice = |finding: &Value| finding["advice"].as_str().expect("text").to_string();
+    for finding in findings {
+        let advice = advice(finding);
+        let helps = ["`lockd ", "where it is store/", "checkpoint replaces it"];
+        assert!(helps.iter().any(|words| advice.contains(words)), "{case}: {advice}");
+        assert!(
+            advice.contains("the server starts") || advice.contains("does not start"),
+            "{case}: {advice}"
+        );
+    }
+    let is_fatal = findings.iter().any(|finding| advice(finding).contains("does not start"));
+    assert_eq!(starts(&data), !is_fatal, "{case}: {document}");
+}
+
+/// The check left out what damage costs, and for a lost file `store` it said that there was no store.
+#[test]
+fn damage_of_every_file_is_found_and_the_check_agrees_with_a_start() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let original = dir.path().join("data");
+    let mut server = Running::start(&original, &["--mtls=false"]);
+    let script = r#"set -e
+        granted=$(lockd client acquire --ttl 60s orders) && eval "$granted"
+        echo '{"cursor": 41}' | lockd client update orders
+        granted=$(lockd client acquire --ttl 60s long) && eval "$granted"
+        printf '"%0100000d"' 7 | lockd client update long"#;
+    assert_eq!(crate::lockd::server::sh(&server.address, script).code, 0);
+    server.signal(rustix::process::Signal::TERM);
+    server.exit_status();
+    let all = regular_files(&original.join("store"));
+    let names = ["store", "store.key", "1", "clean-stop"];
+    assert!(names.iter().all(|name| all.iter().any(|(path, _)| path.ends_with(name))), "{all:?}");
+    assert!(all.iter().any(|(path, _)| path.components().any(|part| part.as_os_str() == "document")));
+    damage_all(&original);
+}
+
+/// Damages every file of the store in this data directory, one at a time.
+fn damage_all(original: &Path) {
+    for (path, bytes) in regular_files(&original.join("store")) {
+        let name = path.strip_prefix(original).expect("below it");
+        for damaged in damages(&path, &bytes) {
+            assert_check_agrees_with_start(original, name, damaged.as_deref());
+        }
+    }
+}
+
+#[test]
+fn damage_of_snapshots_and_of_the_floor_is_found_and_the_check_agrees_with_a_start() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let original = dir.path().join("data");
+    std::fs::create_dir(&original).expect("a directory");
+    let private = std::os::unix::fs::PermissionsExt::from_mode(0o700);
+    std::fs::set_permissions(&original, private).expect("ours");
+    let store = ticking();
+    store.snapshot(0, 1);
+    store.snapshot(0, 2);
+    store.log(0).raise_floor(::store::Seq(1)).expect("within the log");
+    crate::lockd::runbooks::copy_private(store.close().path(), &original.join("store"));
+    let all = regular_files(&original.join("store"));
+    let names = ["floor", "0000000000000001", "0000000000000002"];
+    assert!(names.iter().all(|name| all.iter().any(|(path, _)| path.ends_with(name))));
+    assert_eq!(check(&original.join("store"), &[]).code, 0);
+    damage_all(&original);
+}

@@ -38,6 +38,67 @@ fn failures_are_printed_in_the_format_of_the_output() {
     );
 }
 
+/// Commands without `--output`: their standard output is a script, a page, a protocol, a log or an archive.
+const WITHOUT_OUTPUT: [&str; 5] =
+    ["lockd completions", "lockd man", "lockd mcp", "lockd serve", "lockd store export"];
+
+/// Some commands had `--json`, some `--output`, and some neither.
+#[test]
+fn every_command_has_the_formats() {
+    let mut without = Vec::new();
+    for program in ["jvs", "lockc", "lockd"] {
+        let mut pending = vec![vec![program.to_string()]];
+        while let Some(words) = pending.pop() {
+            let help = sh("127.0.0.1:1", &format!("{} --help", words.join(" "))).stdout;
+            let commands = help.split("\nCommands:\n").nth(1).and_then(|rest| rest.split("\n\n").next());
+            let names = commands.unwrap_or_default().lines().filter_map(|line| line.strip_prefix("  "));
+            let names = names.filter_map(|line| line.split(' ').next()).filter(|name| !name.is_empty());
+            let names: Vec<&str> = names.filter(|name| *name != "help").collect();
+            pending.extend(names.iter().map(|name| [words.as_slice(), &[(*name).to_string()]].concat()));
+            let has_formats = help.contains("--output <OUTPUT>")
+                && ["json", "yaml", "table", "wide"].iter().all(|format| help.contains(format));
+            if names.is_empty() && !has_formats {
+                without.push(words.join(" "));
+            }
+        }
+    }
+    without.sort();
+    assert_eq!(without, WITHOUT_OUTPUT);
+}
+
+#[test]
+fn the_commands_of_worktrees_and_the_dump_have_the_same_data_in_each_format() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let script =
+        format!("cd '{}' && jvs init >/dev/null && jvs lock acquire >/dev/null", dir.path().display());
+    assert_eq!(sh("127.0.0.1:1", &script).code, 0);
+    let jvs = |words: &str| sh("127.0.0.1:1", &format!("cd '{}'; jvs {words}", dir.path().display()));
+    let json: Value = serde_json::from_str(&jvs("lock status --output json").stdout).expect("JSON");
+    let by_flag: Value = serde_json::from_str(&jvs("lock status --json").stdout).expect("JSON");
+    assert_eq!((&json["ok"], &json["data"]["state"]), (&json!(true), &by_flag["data"]["state"]));
+    let yaml = yamljson::to_json(jvs("lock status --output yaml").stdout.as_bytes()).expect("YAML");
+    let yaml: Value = serde_json::from_str(&yaml).expect("JSON");
+    assert_eq!(yaml["data"]["state"], json["data"]["state"]);
+    let table = jvs("lock status --output table");
+    let state = json["data"]["state"].as_str().expect("a word");
+    assert!(
+        table.stdout.lines().any(|line| line.split_whitespace().eq(["state", state])),
+        "{}",
+        table.stdout
+    );
+    for (words, start) in
+        [("--output yaml", "ok: false\n"), ("--output json", "{\"ok\":false,"), ("--json", "{\"ok\":false,")]
+    {
+        for failing in ["lock acquire", "lock acquire --no-such-flag"] {
+            let refused = jvs(&format!("{failing} {words}"));
+            let sorted = refused.stdout.starts_with("error:") || refused.stdout.starts_with("{\"error\"");
+            assert!(refused.code != 0 && (sorted || refused.stdout.starts_with(start)), "{}", refused.stdout);
+            assert_eq!(refused.stderr, "", "{failing} {words}");
+        }
+    }
+    assert_eq!(jvs("lock status --json --output yaml").code, 2);
+}
+
 /// The standard output of these is a document, or another command's.
 #[test]
 fn failures_of_get_edit_and_run_go_to_standard_error() {

@@ -82,7 +82,13 @@ fn the_reload_of_the_unit_waits_and_fails_if_it_is_refused() {
 #[test]
 fn the_image_has_this_version_and_its_commands_are_valid() {
     let containerfile = read("packaging/Containerfile");
-    assert!(containerfile.contains(&format!("build -t lockd:{VERSION} .")), "{VERSION}");
+    // Without `--format docker`, podman drops the health check with a warning.
+    let build = format!("podman build -t lockd:{VERSION} --format docker .");
+    for (file, text) in
+        [("Containerfile", &containerfile), ("installing.md", &read("docs/operating/installing.md"))]
+    {
+        assert!(text.contains(&build), "{file}: {VERSION}");
+    }
     let arguments = strings(line(&containerfile, "CMD "));
     let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
     let socket = settings(&arguments)["unix"]["value"].clone();
@@ -166,6 +172,14 @@ fn the_debian_package_has_all_that_it_refers_to() {
     for prefix in ["ExecStart=", "ExecReload="] {
         let program = line(&unit, prefix).split(' ').next().expect("a program");
         assert!(root.join(program.trim_start_matches('/')).exists(), "{program}");
+    }
+    let rules = root.join("usr/share/lockd/monitoring/lockd.rules.yml");
+    let rules = std::fs::read_to_string(rules).expect("the alert rules");
+    let mut runbooks = rules.lines().filter_map(|line| line.trim().strip_prefix("runbook: docs/")).peekable();
+    assert!(runbooks.peek().is_some());
+    for runbook in runbooks {
+        let page = runbook.split('#').next().expect("a path");
+        assert!(root.join("usr/share/doc/lockd").join(page).exists(), "{runbook}");
     }
     for name in ["postinst", "prerm", "postrm"] {
         run(Path::new("sh"), &["-n".as_ref(), root.join("DEBIAN").join(name).as_ref()]);

@@ -2,15 +2,25 @@
 //!
 //! A page is run like a guide, in one shell. `systemctl` and `journalctl` are scripts of this test that start, stop and
 //! reload a server, and show its log. `$DATA` is the data directory, `$BACKUP` a backup and `$SOCKET` the Unix socket of the
-//! server; `<!-- run: … -->` causes the trouble that the page is about.
+//! server; `<!-- run: … -->` causes the trouble that the page is about. What a shell cannot cause is prepared in
+//! `$RUNBOOK` by this test: a certificate that has expired, a diverged log, a backup of tomorrow.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 use std::process::{Command, Stdio};
+use std::time::Duration;
+
+use backup::{BackupOptions, Quiet};
+use cli::times::now_unix_ms;
+use kernel::{Action, Span};
+use sim::fixture::{grant, key};
 
 use crate::lockd::guides::{as_reader, check_blocks, page_blocks, script};
+use crate::lockd::identities::{issue_at, server, worker};
+use crate::lockd::serve::Running;
 use crate::lockd::server::program;
+use crate::lockd::support::{record, ticking};
 
 const LIMIT_SECONDS: &str = "300";
 
@@ -56,6 +66,11 @@ impl Drop for ServerOf<'_> {
 }
 
 fn run(page: &str, at_least: usize) {
+    run_prepared(page, at_least, |_, _| ());
+}
+
+/// `prepare` gets `$RUNBOOK` and `$DATA`.
+fn run_prepared(page: &str, at_least: usize, prepare: impl FnOnce(&Path, &Path)) {
     let blocks = page_blocks(&format!("operating/runbooks/{page}"));
     assert!(blocks.len() >= at_least, "{page}: only {} blocks were found", blocks.len());
     let home = tempfile::tempdir().expect("a directory");
@@ -66,7 +81,8 @@ fn run(page: &str, at_least: usize) {
         fs::write(runbook.join(name), text).expect("writable");
         fs::set_permissions(runbook.join(name), fs::Permissions::from_mode(0o700)).expect("ours");
     }
-    let _server = ServerOf(&runbook);
+    let (_server, data) = (ServerOf(&runbook), home.path().join(".local/share/lockd"));
+    prepare(&runbook, &data);
     let address = free_address();
     let mut shell = program(&address, "timeout");
     shell.args([LIMIT_SECONDS, "sh", "-uc", &script(&blocks)]).current_dir(&work).stdin(Stdio::null());
@@ -78,8 +94,15 @@ fn run(page: &str, at_least: usize) {
         .env("RUNBOOK", &runbook)
         .env("ADDRESS", &address)
         .env("SOCKET", runbook.join("lockd.sock"));
-    shell.env("DATA", home.path().join(".local/share/lockd")).env("BACKUP", home.path().join("backup"));
+    shell.env("DATA", data).env("BACKUP", home.path().join("backup"));
     check_blocks(page, &blocks, &mut shell);
+}
+
+/// Copies a store, for its owner alone.
+pub(crate) fn copy_private(from: &Path, to: &Path) {
+    let script = "cp -r \"$0\" \"$1\" && chmod -R go-rwx \"$1\"";
+    let copied = Command::new("sh").args(["-c", script]).args([from, to]).status().expect("a shell");
+    assert!(copied.success());
 }
 
 /// An address of this machine that is free now.
@@ -90,7 +113,13 @@ fn free_address() -> String {
 
 #[test]
 fn a_server_that_refuses_to_start() {
-    run("server-refuses-to-start.md", 6);
+    run_prepared("server-refuses-to-start.md", 8, |runbook, _| {
+        // A grant of a key that is held: this kernel would not have applied it.
+        let store = ticking();
+        let granted = Action::Acquire(grant(key("k2"), Span(300_000)));
+        store.append(0, &[record(7, Some("bob"), granted)]);
+        copy_private(store.close().path(), &runbook.join("diverged"));
+    });
 }
 
 #[test]
@@ -105,7 +134,15 @@ fn a_full_disk() {
 
 #[test]
 fn an_expired_certificate() {
-    run("expired-certificate.md", 3);
+    run_prepared("expired-certificate.md", 4, |runbook, data| {
+        fs::create_dir_all(data).expect("an empty home directory");
+        drop(Running::start(data, &[]));
+        let (ca, now, day) = (data.join("ca/ca.pem"), now_unix_ms() / 1000, 86_400);
+        let expired = issue_at(&ca, now - 366 * day, server).to_pem();
+        fs::write(data.join("server.pem"), expired.as_str()).expect("writable");
+        let expired = issue_at(&ca, now - 30 * day, |authority, moment| worker(authority, "7", moment));
+        fs::write(runbook.join("worker.pem"), expired.to_pem().as_str()).expect("writable");
+    });
 }
 
 #[test]
@@ -115,7 +152,13 @@ fn a_lost_ca() {
 
 #[test]
 fn a_clock_that_jumps() {
-    run("clock-jump.md", 2);
+    run_prepared("clock-jump.md", 3, |runbook, _| {
+        let store = ticking().close();
+        let tomorrow = now_unix_ms() + 86_400_000;
+        let options = BackupOptions { now_unix_ms: tomorrow, rate: None, timeout: Duration::from_secs(60) };
+        let to = runbook.join("tomorrow");
+        backup::take(store.path(), &to, &options, &Quiet, &mut |what| panic!("{what}")).expect("a backup");
+    });
 }
 
 #[test]
@@ -135,7 +178,9 @@ fn every_runbook_is_run_and_listed() {
     let index = fs::read_to_string(format!("{pages}/README.md")).expect("the list");
     for entry in fs::read_dir(pages).expect("the runbooks") {
         let name = entry.expect("readable").file_name().into_string().expect("text");
-        let is_run = name == "README.md" || source.contains(&format!("run(\"{name}\""));
+        let is_run = name == "README.md"
+            || source.contains(&format!("run(\"{name}\""))
+            || source.contains(&format!("run_prepared(\"{name}\""));
         assert!(is_run && (name == "README.md" || index.contains(&format!("]({name}"))), "{name}");
     }
     let shell = Command::new("sh").args(["-n", "-c", SYSTEMCTL]).status().expect("a shell");

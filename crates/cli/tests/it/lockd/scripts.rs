@@ -3,9 +3,10 @@
 use std::process::{Command, Output, Stdio};
 
 use identity::Role;
+use rustix::process::Signal;
 
 use crate::lockd::identities::IdentityDir;
-use crate::lockd::serve::Running;
+use crate::lockd::serve::{LogLines, Running};
 use crate::lockd::server::{Server, program, sh};
 use crate::lockd::support::Ran;
 
@@ -75,6 +76,31 @@ fn a_script_ends_at_an_acquire_that_is_mistyped() {
     // Other commands print nothing there: they have other readers.
     let other = run(&["sh"], "127.0.0.1:1", "lockd run --key acquire acquire");
     assert_eq!((other.code, other.stdout.as_str()), (2, ""));
+}
+
+/// `eval "$(timeout 60 lockd client acquire --block 10m orders)"`: the signal ended the acquire, which had printed nothing.
+/// The eval succeeded, and the script went on without the lease.
+#[test]
+fn a_script_ends_at_an_acquire_that_a_signal_ends() {
+    let server = Server::start(Role::Operator);
+    assert_eq!(server.sh("lockd client acquire --ttl 5m taken").code, 0);
+    for (signal, code) in [(Signal::TERM, 143), (Signal::INT, 130), (Signal::HUP, 129), (Signal::QUIT, 131)] {
+        let mut acquire = server.lockd(&["client", "acquire", "--block", "2m", "taken"]);
+        let mut child =
+            acquire.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("the program starts");
+        LogLines::new(child.stderr.take().expect("piped")).wait_for("waiting for the lease");
+        let pid = rustix::process::Pid::from_child(&child);
+        rustix::process::kill_process(pid, signal).expect("our own");
+        let output = child.wait_with_output().expect("it ends");
+        assert_eq!(output.status.code(), Some(code), "{signal:?}");
+        let printed = String::from_utf8(output.stdout).expect("text");
+        let strict = server.sh(&format!("set -e; eval \"{printed}\"; echo went on"));
+        assert_eq!((strict.code, strict.stdout.as_str()), (code, ""), "{signal:?}: {printed}");
+    }
+    // Ignored signals stay ignored.
+    let script =
+        "trap '' HUP; lockd client acquire --block 1s taken 2>/dev/null & sleep 0.2; kill -HUP $!; wait $!";
+    assert_eq!(server.sh(script).code, 10);
 }
 
 /// The second acquire made the first lease unreachable until it expired, without a word.

@@ -107,7 +107,7 @@ impl Running {
     }
 
     /// Waits until the process ends.
-    fn exit_status(&mut self) -> ExitStatus {
+    pub(crate) fn exit_status(&mut self) -> ExitStatus {
         let mut status = None;
         until("the server ends", || {
             status = self.child.try_wait().expect("a child process");
@@ -122,6 +122,7 @@ pub(crate) fn connect_to(address: &str, config: &Arc<ClientConfig>) -> Connectio
     let name = ServerName::try_from("anything").expect("a name");
     let session = ClientConnection::new(Arc::clone(config), name).expect("sound");
     let stream = TcpStream::connect(address).expect("it listens");
+    stream.set_nodelay(true).expect("an open socket");
     stream.set_read_timeout(Some(DEADLINE)).expect("an open socket");
     stream.set_write_timeout(Some(DEADLINE)).expect("an open socket");
     Connection(StreamOwned::new(session, stream))

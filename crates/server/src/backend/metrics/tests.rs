@@ -52,6 +52,8 @@ fn families() -> BTreeMap<String, MetricFamily> {
     let (name, file) = (String::new(), String::new());
     metrics.certificates(&[CertificateDate { which: CertificateUse::Server, name, not_after: 1, file }], 0);
     metrics.limits(&[LimitUsage { name: "lease_bytes_max", used: 1, max: 2 }]);
+    metrics.connection_refused("unix");
+    metrics.connection_ended("revoked");
     rows(&metrics.text(&[]))
 }
 
@@ -68,6 +70,19 @@ fn page() -> String {
             .expect("writing to a string");
     }
     page
+}
+
+/// A family without a sample is not in the text: two metrics were in neither the page nor the dashboard.
+#[test]
+fn every_row_of_the_table_is_on_the_page() {
+    let families = families();
+    for name in Metrics::NAMES {
+        let is_row =
+            |family: &String| family.strip_prefix("lockd_").is_some_and(|rest| rest.starts_with(name));
+        assert!(families.keys().any(is_row), "`families` has no sample of {name}");
+    }
+    let own = families.keys().filter(|family| family.starts_with("lockd_")).count();
+    assert_eq!(own, Metrics::NAMES.len() + 1, "the rows, and the version");
 }
 
 #[test]

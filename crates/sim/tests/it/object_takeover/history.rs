@@ -28,6 +28,8 @@ impl Shared {
 #[derive(Default)]
 pub(crate) struct History {
     acknowledged: Vec<(WriterId, Batch)>,
+    /// Batches whose writers know that they are not in the log.
+    refused: Vec<(WriterId, Batch)>,
     /// Confirmed owners, with the length of the journal before the call.
     confirmed: Vec<(WriterId, usize)>,
     read: Vec<Batch>,
@@ -60,6 +62,10 @@ impl History {
         self.acknowledged.push((writer, batch));
     }
 
+    pub(crate) fn refused(&mut self, writer: WriterId, batch: Batch) {
+        self.refused.push((writer, batch));
+    }
+
     pub(crate) fn confirmed(&mut self, writer: WriterId, changes_count: usize) {
         self.confirmed.push((writer, changes_count));
     }
@@ -80,6 +86,7 @@ impl History {
         }
         log.check_tenures()?;
         self.check_acknowledged(&log)?;
+        self.check_refused(&log)?;
         self.check_confirmed(&log)?;
         for batch in &self.read {
             let object = log.at(batch.seq)?;
@@ -100,6 +107,16 @@ impl History {
             ensure(theirs, || {
                 format!("{seq:?} was acknowledged to {writer:?}, and is another writer's batch")
             })?;
+        }
+        Ok(())
+    }
+
+    fn check_refused(&self, log: &ReconstructedLog) -> Result<(), String> {
+        for (writer, batch) in &self.refused {
+            let is_logged = log
+                .at(batch.seq)
+                .is_ok_and(|object| object.header.writer == *writer && object.batch == *batch);
+            ensure(!is_logged, || format!("{:?} of {writer:?} was refused, and is in the log", batch.seq))?;
         }
         Ok(())
     }

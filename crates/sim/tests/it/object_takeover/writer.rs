@@ -114,15 +114,24 @@ impl LogSession<'_> {
         self.thread.rng.number().to_le_bytes()[..self.thread.rng.small(9).into()].to_vec()
     }
 
-    /// Appends, and records the acknowledgement.
+    /// Appends, and records the acknowledgement, or that the batch is not in the log.
     fn offer(&mut self, seq: Seq, payload: &[u8]) -> Result<(), StoreError> {
         let lsns = LsnRange::new(seq.0 * 10, seq.0 * 10 + 9);
-        let first = self.log.role() == WriterRole::Reader;
-        self.log.append(seq, lsns, payload)?;
+        let role = self.log.role();
+        let appended = self.log.append(seq, lsns, payload);
+        let batch = Batch { seq, lsns, payload: payload.to_vec() };
         let mut history = self.thread.history.lock();
-        history.count(if first { "taken over" } else { "acknowledged" });
-        history.acknowledged(self.writer, Batch { seq, lsns, payload: payload.to_vec() });
-        Ok(())
+        match &appended {
+            Ok(()) => {
+                history.count(if role == WriterRole::Reader { "taken over" } else { "acknowledged" });
+                history.acknowledged(self.writer, batch);
+            }
+            Err(error) if error.kind == ErrorKind::Taken && role == WriterRole::Owner => {
+                history.refused(self.writer, batch);
+            }
+            Err(_) => {}
+        }
+        appended
     }
 
     fn append(&mut self) {
@@ -155,7 +164,8 @@ impl LogSession<'_> {
     fn count_lost(&self, error: &StoreError) {
         match (error.kind, self.log.role()) {
             (ErrorKind::Taken, WriterRole::Behind) => self.thread.count("lost the race"),
-            (ErrorKind::Taken, WriterRole::Deposed) => self.thread.count("deposed"),
+            // Another writer's object above the floor, or below it.
+            (ErrorKind::Taken | ErrorKind::Gone, WriterRole::Deposed) => self.thread.count("deposed"),
             (ErrorKind::Refused, WriterRole::Deposed) => self.thread.count("stood down"),
             // It gave up on a batch of unknown outcome, and now has another.
             (ErrorKind::Refused, _) if error.what.contains("outcome of an append is unknown") => {}

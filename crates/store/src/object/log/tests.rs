@@ -182,7 +182,7 @@ fn a_deposed_writer_is_fenced_even_after_a_truncation() {
     let left = ["log/0/0000000000000000", "log/0/0000000000000005"];
     assert_eq!(objects.names("log/"), left, "the objects that begin tenures");
     assert_eq!(objects.names("floor/"), ["floor/0/000000000000001e"]);
-    assert_eq!(kind(append_next(&mut old)), ErrorKind::Taken);
+    assert_eq!((kind(append_next(&mut old)), old.role()), (ErrorKind::Gone, WriterRole::Deposed));
 }
 
 #[test]
@@ -209,6 +209,33 @@ fn a_writer_that_slept_through_a_truncation_steps_down() {
     let log = objects.open(4, 1);
     assert_eq!(log.bounds(), Bounds { floor: Seq(15), next: Seq(25) });
     check(&log);
+}
+
+/// The model of the protocol found this. The owner's append of 2 lands, and its response is lost. A successor reads it, opens
+/// at 3, and truncates: 2 is deleted. A standby that has read up to 1 puts its first batch at the free 2, and steps down.
+/// The owner then reads the standby's object back, and replied that its commands were not carried out. They were.
+#[test]
+fn below_a_floor_the_object_of_another_does_not_refuse_an_append() {
+    let objects = ScriptedObjects::default();
+    let mut owner = objects.open(1, 1);
+    fill(&mut owner, 2);
+    let mut standby = objects.open(2, 1);
+    objects.plan(&[PutPlan::LoseResponse]);
+    objects.damage_gets(true);
+    let lsns = LsnRange::new(1000, 1000);
+    assert_eq!(kind(owner.append(Seq(2), lsns, b"a grant")), ErrorKind::Undecided);
+    objects.damage_gets(false);
+    let mut successor = objects.open(3, 1);
+    assert_eq!(successor.bounds().next, Seq(3), "it has the owner's last batch");
+    fill(&mut successor, 5);
+    truncate(&mut successor, Seq(4)).expect("within the log");
+    assert_eq!(kind(append_next(&mut standby)), ErrorKind::Refused);
+
+    objects.fail_lists(true);
+    assert_eq!(kind(owner.append(Seq(2), lsns, b"a grant")), ErrorKind::Undecided, "no floors, no outcome");
+    objects.fail_lists(false);
+    assert_eq!(kind(owner.append(Seq(2), lsns, b"a grant")), ErrorKind::Gone, "it may have been in the log");
+    assert_eq!(owner.role(), WriterRole::Deposed);
 }
 
 /// A standby had batch 5 in its index and had not read it. The owner truncated past it, a writer that had

@@ -4,7 +4,7 @@
 use std::ffi::OsString;
 use std::fmt;
 use std::io;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
 
@@ -59,6 +59,7 @@ pub struct HookedFs {
     whole_seconds: bool,
     /// What a full disk has left, in bytes.
     free_bytes: Option<u64>,
+    clone_command: Option<PathBuf>,
 }
 
 impl HookedFs {
@@ -70,12 +71,18 @@ impl HookedFs {
             unlisted: None,
             whole_seconds: false,
             free_bytes: None,
+            clone_command: None,
         }
     }
 
     /// A filesystem that has no more free space than this.
     pub fn with_free_bytes(free_bytes: u64) -> Self {
         Self { free_bytes: Some(free_bytes), ..Self::new(|_, _| CallOutcome::Proceed) }
+    }
+
+    /// A filesystem with a command that clones directories.
+    pub fn with_clone_command(command: PathBuf) -> Self {
+        Self { clone_command: Some(command), ..Self::new(|_, _| CallOutcome::Proceed) }
     }
 
     /// A filesystem whose clock differs from the machine's.
@@ -237,6 +244,10 @@ impl Fs for HookedFs {
 
     fn free_bytes(&self, reported: u64) -> u64 {
         self.free_bytes.unwrap_or(reported)
+    }
+
+    fn clone_command(&self, _path: &Path) -> Option<PathBuf> {
+        self.clone_command.clone()
     }
 
     fn step(&self) -> io::Result<()> {

@@ -4,7 +4,7 @@
 
 use std::ffi::OsString;
 use std::io;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
 
@@ -107,6 +107,10 @@ impl Fs for PassingFs {
 
     fn free_bytes(&self, reported: u64) -> u64 {
         self.inner.free_bytes(reported)
+    }
+
+    fn clone_command(&self, path: &Path) -> Option<PathBuf> {
+        self.inner.clone_command(path)
     }
 
     fn step(&self) -> io::Result<()> {

@@ -191,6 +191,14 @@ impl Fs for SimFs {
 
     fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
         let mut state = self.call()?;
+        if let Some(dir) = state.dirs.get(from).cloned() {
+            if state.dirs.contains_key(to) {
+                return Err(io::ErrorKind::DirectoryNotEmpty.into());
+            }
+            state.dirs.remove(from);
+            state.dirs.insert(to.to_owned(), dir);
+            return Ok(());
+        }
         let inode = state.inode(from)?;
         state.parent(from)?.names.remove(name(from));
         state.parent(to)?.names.insert(name(to).to_owned(), inode);

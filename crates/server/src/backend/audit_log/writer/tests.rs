@@ -17,6 +17,8 @@ struct TestDisk(Arc<Mutex<DiskState>>);
 #[derive(Default)]
 struct DiskState {
     is_full: bool,
+    /// A write does not return.
+    is_stuck: bool,
     attempts: usize,
     lines: Vec<u8>,
 }
@@ -25,6 +27,11 @@ impl AuditSink for TestDisk {
     fn append(&mut self, lines: &[u8]) -> io::Result<()> {
         let mut disk = self.0.lock().expect("no panic");
         disk.attempts += 1;
+        while disk.is_stuck {
+            drop(disk);
+            std::thread::park_timeout(Duration::from_millis(1));
+            disk = self.0.lock().expect("no panic");
+        }
         if disk.is_full {
             return Err(io::ErrorKind::StorageFull.into());
         }
@@ -167,6 +174,22 @@ fn a_stop_on_a_full_disk_ends_and_counts_what_is_left() {
         5,
         "after the end nothing is taken"
     );
+}
+
+/// A device that hangs is worse than a full one: the write does not return. Requests go on, and so does a stop.
+#[test]
+fn a_write_that_hangs_delays_neither_entries_nor_a_stop() {
+    let world = World::new(10, false);
+    world.disk.0.lock().expect("no panic").is_stuck = true;
+    world.push(0..1);
+    world.wait_for("it is tried", |world| world.disk.attempts() > 0);
+    world.push(1..100);
+    assert_eq!(world.metric("lockd_audit_entries_total{result=\"lost\"}"), 90);
+    world.queue.close();
+    assert!(!world.queue.wait_until_ended(Duration::from_millis(50)), "the caller goes on");
+    world.disk.0.lock().expect("no panic").is_stuck = false;
+    assert!(world.queue.wait_until_ended(DEADLINE));
+    assert_eq!(stores(&world.disk.lines()), (0..10).collect::<Vec<_>>());
 }
 
 #[test]
