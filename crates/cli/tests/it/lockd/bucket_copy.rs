@@ -130,10 +130,12 @@ fn a_store_moves_to_a_bucket_and_back_while_a_lease_is_held() {
     let remote = dir.path().join("remote");
     let flags = ["--store", URL, "--store-key-file", text(&key_file)];
     let running = serve(&objects, &remote, &flags);
-    let script = format!(
-        "{granted}\nlockd client keepalive --ttl 290s orders >&2 && lockd client get --public orders"
-    );
-    let renewed = sh(&running.address, &script);
+    // The credential of the lease, and the address of the new server.
+    let with_lease = |running: &Running| {
+        let script = "lockd client keepalive --ttl 290s orders >&2 && lockd client get --public orders";
+        sh("", &format!("{granted}\nexport LOCKD_CLIENT_SERVER={}\n{script}", running.address))
+    };
+    let renewed = with_lease(&running);
     assert!(
         renewed.code == 0 && renewed.stdout.contains("{\"cursor\":41}"),
         "{} {}",
@@ -157,7 +159,7 @@ fn a_store_moves_to_a_bucket_and_back_while_a_lease_is_held() {
         assert!(copied.stdout.contains(words), "{words}: {}", copied.stdout);
     }
     let running = serve(&objects, &back, &[]);
-    let renewed = sh(&running.address, &script);
+    let renewed = with_lease(&running);
     assert!(
         renewed.code == 0 && renewed.stdout.contains("{\"cursor\":41}"),
         "{} {}",

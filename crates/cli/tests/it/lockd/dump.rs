@@ -155,7 +155,7 @@ fn wrong_usage_exits_2() {
     let wrong: [&[&str]; 6] = [
         &[],
         &["store"],
-        &["store", "dump", "--store", "s3://bucket"],
+        &["store", "dump", "--store", "s3://"],
         &["store", "dump", "--store", "disk://relative"],
         &["store", "dump", "--store", "/x", "--from-lsn", "many"],
         &["store", "dump", "--store", "/x", "--from-lsn", "5", "--to-lsn", "4"],
