@@ -16,7 +16,7 @@ use store::object::{
     RetryPolicy, UploadOptions, WriterId,
 };
 
-use crate::world::{BLOB, NOW, World, content};
+use crate::world::{BLOB, NOW, World, content, no_hook};
 
 /// A stopped store whose log begins above batch 0, with two snapshots, documents in the log and in blobs, and leases.
 fn world() -> World {
@@ -89,7 +89,8 @@ fn a_store_that_came_back_from_a_bucket_is_served_and_its_tokens_grow() {
     let lease = world.acquire("other");
     assert!(lease.token.0 > copied.last_lsn(), "{lease:?}");
     world.write_until_checkpoints(&lease, "other", 2);
-    world.assert_nothing_failed();
+    let taken = world.backup(&world.dir.path().join("backup"), &no_hook).expect("a sound store");
+    assert!(taken.shards[0].floor > copied.shards[0].floor && taken.leases() == 4, "{taken:?}");
 }
 
 /// Objects whose puts fail after the first few, as if the process had ended there; or that call a hook at each get.

@@ -127,7 +127,9 @@ impl LogCheck<'_> {
                 Some(_) => Some("the index object disagrees with a batch"),
                 None => Some("the index object describes a batch that is missing or cannot be read"),
             });
-            what.into_iter().for_each(|what| self.find(name.clone(), what));
+            if let Some(what) = what {
+                self.find(name, what);
+            }
         }
         Ok(())
     }
