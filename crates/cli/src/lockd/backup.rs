@@ -76,7 +76,7 @@ enum BackupCommand {
                             Example:\n  lockd backup drill\n  \
                             lockd backup drill --store /var/lib/lockd --in /var/tmp --output json"
     )]
-    Drill(DrillArgs),
+    Drill(Box<DrillArgs>),
 }
 
 #[derive(clap::Args)]
