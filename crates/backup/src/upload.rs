@@ -57,8 +57,23 @@ pub fn upload(
     let writer = writer();
     let begun = ObjectStoreRoot::begin_copy(&to.objects, &to.policy, writer);
     begun.map_err(|error| to.refused(error))?;
+    copy_and_verify(&view, &root, to, writer, &pace, key_location).map_err(|error| {
+        let place = &to.url;
+        error.noted(&format!("the target is incomplete: delete all objects below its prefix: store={place}"))
+    })
+}
+
+/// Copies everything, verifies it, and makes a store of it.
+fn copy_and_verify(
+    view: &StoreView,
+    root: &ObjectStoreRoot,
+    to: &BucketStore,
+    writer: WriterId,
+    pace: &Pace<'_>,
+    key_location: KeyLocation,
+) -> Result<CopyReport, BackupError> {
     let report = CopyReport::new(root.file.store_id);
-    let mut upload = Upload { view: &view, to, root: &root, writer, pace: &pace, report };
+    let mut upload = Upload { view, to, root, writer, pace, report };
     pace.begin("copying", upload.size()?);
     for shard in 0..root.file.shards {
         upload.shard(shard)?;
@@ -66,7 +81,7 @@ pub fn upload(
     let report = upload.report;
     pace.begin("verifying", report.bytes);
     for expected in &report.shards {
-        verify_shard(to, &root, expected, &pace)?;
+        verify_shard(to, root, expected, pace)?;
     }
     root.finish_copy(&to.objects, &to.policy, key_location == KeyLocation::Outside)?;
     Ok(report)

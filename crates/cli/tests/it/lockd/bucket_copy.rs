@@ -299,7 +299,11 @@ fn a_store_in_use_damage_other_keys_and_targets_with_content_are_refused() {
     let other = ["store", "dump", "--store", URL, "--store-key-file", text(&wrong)];
     refused(&lockd(&objects, &other), 1, "not the one that this store was created with");
     flip(&segment, 100);
-    refused(&copy(&path, "s3://locks/other", &[]), 1, "file=");
+    refused(
+        &copy(&path, "s3://locks/other", &[]),
+        1,
+        "delete all objects below its prefix: store=s3://locks/other",
+    );
     assert!(objects.object(BUCKET, "other/store").is_none(), "no server opens it");
 }
 
