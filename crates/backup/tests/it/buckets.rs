@@ -239,6 +239,10 @@ fn a_damaged_bucket_is_refused_and_nothing_appears() {
             &StoreLocation::Disk(to.clone()),
             world.dir.path(),
         );
+        if *name == documents[0] {
+            let what = refused.as_ref().expect_err("a document is missing").to_string();
+            assert!(what.contains("its blob is missing"), "no server has deleted it: {what}");
+        }
         let is_end = *name == last;
         assert!(refused.is_err() || is_end, "{name}: the end of a log that nothing refers to may be lost");
         objects.put(name, &sound).expect("replaced");
