@@ -58,8 +58,10 @@ pub fn upload(
     let begun = ObjectStoreRoot::begin_copy(&to.objects, &to.policy, writer);
     begun.map_err(|error| to.refused(error))?;
     copy_and_verify(&view, &root, to, writer, &pace, key_location).map_err(|error| {
-        let place = &to.url;
-        error.noted(&format!("the target is incomplete: delete all objects below its prefix: store={place}"))
+        error.noted(&format!(
+            "the target is incomplete: delete all objects below its prefix: store={}",
+            to.url
+        ))
     })
 }
 
