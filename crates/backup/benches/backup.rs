@@ -84,7 +84,7 @@ fn acquire(engine: &Engine, name: &str) -> Granted {
 
 fn options() -> BackupOptions {
     let rate = std::env::var("RATE").ok().map(|rate| rate.parse().expect("bytes per second"));
-    BackupOptions { now_unix_ms: NOW, rate, timeout: Duration::from_secs(3600) }
+    BackupOptions { key: None, now_unix_ms: NOW, rate, timeout: Duration::from_secs(3600) }
 }
 
 /// 64 callers acquire and release, durably, over 100,000 leases; alternately without a backup and while one is taken and

@@ -24,6 +24,18 @@ impl BackupError {
         BackupError::Store(StoreError::io(error, format_args!("{doing}: file={}", path.display())))
     }
 
+    /// The same failure, with a note on what it leaves behind.
+    pub(crate) fn noted(self, note: &str) -> BackupError {
+        match self {
+            BackupError::Refused(what) => BackupError::Refused(format!("{what}; {note}")),
+            BackupError::Damaged(what) => BackupError::Damaged(format!("{what}; {note}")),
+            BackupError::Store(error) => {
+                let what = format!("{}; {note}", error.what);
+                BackupError::Store(StoreError { what, ..error })
+            }
+        }
+    }
+
     /// A failure to recover a shard.
     pub(crate) fn recovery(shard: u32, error: RecoveryError) -> BackupError {
         match error {

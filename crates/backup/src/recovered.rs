@@ -10,7 +10,7 @@ use engine::internals::record::document_in;
 use engine::internals::recovery::{RecoveryError, apply_batch, restore, snapshots};
 use engine::observe::DamagedSnapshot;
 use kernel::{Cursor, Document, Kernel, Lsn, Namespace, ResourceName, Shard, Version};
-use store::disk::{LogItem, LogView, StoreView};
+use store::disk::{LogItem, StoreView};
 use store::frame::frame_len;
 use store::{Batch, BlobName, BlobStore, ErrorKind, Seq, StoreError};
 
@@ -42,13 +42,12 @@ pub(crate) struct Replay {
 impl Replay {
     /// Restores the newest readable snapshot. `floor` was read before, and the log is read afterwards: then a server may
     /// use the store meanwhile.
-    pub(crate) fn begin(view: &StoreView, shard: u32, floor: Seq) -> Result<Replay, BackupError> {
-        let blobs = view.blobs();
+    pub(crate) fn begin(blobs: &dyn BlobStore, shard: u32, floor: Seq) -> Result<Replay, BackupError> {
         let (mut base, mut usable, mut damaged, mut newest) = (None, Vec::new(), Vec::new(), Seq(0));
-        for (name, next) in snapshots(&blobs, Shard(shard))?.into_iter().rev() {
+        for (name, next) in snapshots(blobs, Shard(shard))?.into_iter().rev() {
             newest = newest.max(next);
             if base.is_none() {
-                match restore(&blobs, &name, next)? {
+                match restore(blobs, &name, next)? {
                     Ok(kernel) => base = Some((kernel, next)),
                     Err(found) => {
                         damaged.push(found);
@@ -95,7 +94,7 @@ impl Replay {
 /// Recovers a shard from a store that may be in use. [`ErrorKind::Gone`]: a running server has changed it; try again.
 pub fn recover_shard(view: &StoreView, shard: u32, pace: &Pace<'_>) -> Result<RecoveredShard, BackupError> {
     let mut log = view.log(shard)?;
-    let mut replay = Replay::begin(view, shard, log.floor())?;
+    let mut replay = Replay::begin(&view.blobs(), shard, log.floor())?;
     let mut next = log.floor();
     while let LogItem::Batch(batch) = log.read_next()? {
         pace.advance(frame_len(batch.payload.len()) as u64)?;
@@ -172,16 +171,26 @@ pub fn check_documents(
     kernel: &Kernel,
     pace: &Pace<'_>,
 ) -> Result<Vec<DocumentDamage>, BackupError> {
-    let store = view.blobs();
+    let mut damaged = check_blobs(&view.blobs(), kernel, pace)?;
+    let mut log = view.log(shard)?;
+    let mut next = || match log.read_next()? {
+        LogItem::Batch(batch) => Ok(Some(batch)),
+        LogItem::Torn(_) | LogItem::End => Ok(None),
+    };
+    damaged.extend(check_inline(&mut next, inline_documents(kernel), pace)?);
+    Ok(damaged)
+}
+
+/// Reads the blobs of a state and compares them with their hashes.
+pub(crate) fn check_blobs(
+    store: &dyn BlobStore,
+    kernel: &Kernel,
+    pace: &Pace<'_>,
+) -> Result<Vec<DocumentDamage>, BackupError> {
     let mut damaged = Vec::new();
     for (blob, entry) in blobs(kernel) {
-        damaged.extend(check_blob(&store, &blob.name(), &entry, pace)?);
+        damaged.extend(check_blob(store, &blob.name(), &entry, pace)?);
     }
-    let mut inline = inline_documents(kernel);
-    if !inline.is_empty() {
-        damaged.extend(check_inline(&mut view.log(shard)?, &mut inline, pace)?);
-    }
-    damaged.extend(inline.values().map(|entry| entry.damage("the log has no such record")));
     Ok(damaged)
 }
 
@@ -223,14 +232,15 @@ fn check_blob(
     }
 }
 
-/// Removes the documents that it finds from `wanted`.
-fn check_inline(
-    log: &mut LogView,
-    wanted: &mut BTreeMap<Lsn, DocumentEntry>,
+/// Compares documents in the log with their hashes. `next` reads the log, batch by batch.
+pub(crate) fn check_inline(
+    next: &mut dyn FnMut() -> Result<Option<Batch>, StoreError>,
+    mut wanted: BTreeMap<Lsn, DocumentEntry>,
     pace: &Pace<'_>,
 ) -> Result<Vec<DocumentDamage>, BackupError> {
     let mut damaged = Vec::new();
-    while let LogItem::Batch(batch) = log.read_next()? {
+    while !wanted.is_empty() {
+        let Some(batch) = next()? else { break };
         pace.advance(frame_len(batch.payload.len()) as u64)?;
         let range = Lsn(batch.lsns.first.0)..=Lsn(batch.lsns.last.0);
         let lsns: Vec<Lsn> = wanted.range(range).map(|(lsn, _)| *lsn).collect();
@@ -240,6 +250,7 @@ fn check_inline(
             damaged.extend(entry.check(document.len() as u64, *blake3::hash(&document).as_bytes()));
         }
     }
+    damaged.extend(wanted.values().map(|entry| entry.damage("the log has no such record")));
     Ok(damaged)
 }
 

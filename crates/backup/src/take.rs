@@ -17,7 +17,7 @@ use std::time::Duration;
 use kernel::Kernel;
 use store::disk::{BackupHold, CopiedFile, FileDigest, LogCopy, StoreView};
 use store::frame::frame_len;
-use store::{Batch, BlobName, BlobStore, ErrorKind, StoreError};
+use store::{Batch, BlobName, BlobStore, ErrorKind, Key, StoreError};
 
 use crate::archive;
 use crate::error::BackupError;
@@ -30,6 +30,8 @@ use crate::verify::verify_directory;
 /// How to take a backup.
 #[derive(Clone, Copy, Debug)]
 pub struct BackupOptions {
+    /// The key of the store, if it is not in its directory.
+    pub key: Option<Key>,
     /// The wall clock, in milliseconds since 1970.
     pub now_unix_ms: u64,
     /// The highest rate in bytes per second; `None` is unlimited.
@@ -91,7 +93,7 @@ fn copy_again(
 ) -> Result<Manifest, BackupError> {
     let pace = Pace::start(progress, options.rate, options.timeout);
     for attempt in 1.. {
-        match copy(store, to, options.now_unix_ms, &pace, on_damage) {
+        match copy(store, to, options, &pace, on_damage) {
             // A restart of the server has replaced the end of a log.
             Err(BackupError::Store(error)) if error.kind == ErrorKind::Gone && attempt < ATTEMPTS => {
                 fs::remove_dir_all(to).map_err(|error| BackupError::io(&error, "removing", to))?;
@@ -105,7 +107,7 @@ fn copy_again(
 fn copy(
     store: &Path,
     to: &Path,
-    now_unix_ms: u64,
+    options: &BackupOptions,
     pace: &Pace<'_>,
     on_damage: &mut dyn FnMut(String),
 ) -> Result<Manifest, BackupError> {
@@ -113,8 +115,8 @@ fn copy(
     let view = StoreView::open(store)?;
     pace.begin("copying", size_of(&view)?);
     let mut copy = StoreCopy { view: &view, store, root: to, to: to.join(STORE), files: Vec::new(), pace };
-    copy.parameters()?;
-    let mut manifest = Manifest::new(view.file().store_id, now_unix_ms);
+    copy.parameters(options.key.as_ref())?;
+    let mut manifest = Manifest::new(view.file().store_id, options.now_unix_ms);
     for shard in 0..view.file().shards {
         manifest.shards.push(copy.shard(shard, on_damage)?);
     }
@@ -125,6 +127,28 @@ fn copy(
     file.write(&manifest.encode())?;
     file.finish()?;
     sync_directories(to).map_err(|error| BackupError::io(&error, "syncing", to))?;
+    Ok(manifest)
+}
+
+/// Copies a store that no server has open to a directory that does not exist. `key` is the store's, if it is not in its
+/// directory.
+pub(crate) fn copy_directory(
+    store: &Path,
+    key: Option<&Key>,
+    to: &Path,
+    progress: &dyn Progress,
+    on_damage: &mut dyn FnMut(String),
+) -> Result<Manifest, BackupError> {
+    let (view, pace) = (StoreView::open(store)?, Pace::unlimited(progress));
+    pace.begin("copying", size_of(&view)?);
+    let mut copy =
+        StoreCopy { view: &view, store, root: to, to: to.to_path_buf(), files: Vec::new(), pace: &pace };
+    let mut manifest = Manifest::new(view.file().store_id, 0);
+    for shard in 0..view.file().shards {
+        manifest.shards.push(copy.shard(shard, on_damage)?);
+    }
+    copy.parameters(key)?;
+    manifest.files = copy.files;
     Ok(manifest)
 }
 
@@ -149,8 +173,21 @@ struct StoreCopy<'a> {
 }
 
 impl StoreCopy<'_> {
-    /// Copies the key, the parameters and the map of slots.
-    fn parameters(&mut self) -> Result<(), BackupError> {
+    /// Copies the key, which is in the store or is passed, the map of slots and the parameters.
+    fn parameters(&mut self, key: Option<&Key>) -> Result<(), BackupError> {
+        let key = key.map_or_else(|| self.key(), |key| Ok(*key))?;
+        self.view.check_key(&key)?;
+        self.view.check_map()?;
+        let mut file = CopiedFile::create(&self.to.join("store.key"))?;
+        file.write(&key)?;
+        self.add(&file.finish()?);
+        for name in self.maps()? {
+            self.small_file(&format!("map/{name}"))?;
+        }
+        self.small_file("store")
+    }
+
+    fn key(&self) -> Result<Key, BackupError> {
         let key = self.store.join("store.key");
         let bytes = match fs::read(&key) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
@@ -161,16 +198,9 @@ impl StoreCopy<'_> {
             }
             read => read.map_err(|error| BackupError::io(&error, "reading a file", &key))?,
         };
-        let bytes: [u8; 32] = bytes.try_into().map_err(|_| {
+        bytes.try_into().map_err(|_| {
             BackupError::Damaged(format!("not a store key, which has 32 bytes: file={}", key.display()))
-        })?;
-        self.view.check_key(&bytes)?;
-        self.view.check_map()?;
-        self.small_file("store.key")?;
-        for name in self.maps()? {
-            self.small_file(&format!("map/{name}"))?;
-        }
-        self.small_file("store")
+        })
     }
 
     /// The numbers of the maps; a store of format 1 has none.
@@ -201,7 +231,7 @@ impl StoreCopy<'_> {
     fn shard(&mut self, shard: u32, on_damage: &mut dyn FnMut(String)) -> Result<ShardEntry, BackupError> {
         // Opened before the snapshots are listed: its floor may rise meanwhile, past all of them.
         let log = self.view.log(shard)?;
-        let mut replay = Replay::begin(self.view, shard, log.floor())?;
+        let mut replay = Replay::begin(&self.view.blobs(), shard, log.floor())?;
         for damaged in &replay.recovered.damaged {
             on_damage(format!("a damaged snapshot was left out: {damaged}"));
         }

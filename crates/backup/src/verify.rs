@@ -80,7 +80,7 @@ fn verify_shard(
     Ok(())
 }
 
-fn check_key(view: &StoreView, store: &Path) -> Result<(), BackupError> {
+pub(crate) fn check_key(view: &StoreView, store: &Path) -> Result<(), BackupError> {
     let path = store.join("store.key");
     let key = fs::read(&path).map_err(|error| BackupError::io(&error, "reading a file", &path))?;
     let key = key.try_into().map_err(|_| {

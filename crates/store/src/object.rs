@@ -19,7 +19,8 @@
 //! `names` are the object names; `root` has the parameters of a store; `log` is the protocol; `maintenance` is done in
 //! the background: index objects, and the deletion of batches below the floor; `shard_objects` reads one shard's objects
 //! and finds the end of its log; `index` holds the metadata of the batches, and `index_page` its encoding as an object;
-//! `reader`, `recent`, `blobs` and `memory` complete it.
+//! `reader`, `recent`, `blobs` and `memory` complete it; `import` writes a log that was copied from another store, and
+//! `check` compares the objects of a log with each other.
 
 pub mod port;
 pub mod format;
@@ -34,13 +35,17 @@ mod reader;
 mod recent;
 mod blobs;
 mod memory;
+mod import;
+mod check;
 
 pub use blobs::{ObjectBlobs, UploadOptions};
+pub use check::{ObjectLogCheck, check_log};
 pub use format::WriterId;
+pub use import::ObjectImport;
 pub use log::{ObjectLog, WriterRole};
 pub use memory::MemoryObjects;
 pub use port::{
-    ObjectRange, ObjectUpload, Objects, ObjectsError, ObjectsErrorKind, Page, Pause, RetryPolicy,
+    NewObject, ObjectRange, ObjectUpload, Objects, ObjectsError, ObjectsErrorKind, Page, Pause, RetryPolicy,
 };
 pub use root::{KeySource, ObjectStoreRoot};
 pub use shard_objects::ObjectOptions;

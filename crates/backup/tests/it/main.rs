@@ -1,5 +1,6 @@
 //! Backups of real stores, with a running engine.
 
+mod buckets;
 mod damage;
 mod exported;
 mod online;

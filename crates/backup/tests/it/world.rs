@@ -144,7 +144,7 @@ impl World {
         to: &Path,
         hook: &dyn Fn(&'static str, u64),
     ) -> Result<Manifest, BackupError> {
-        let options = BackupOptions { now_unix_ms: NOW, rate: None, timeout: DEADLINE };
+        let options = BackupOptions { key: None, now_unix_ms: NOW, rate: None, timeout: DEADLINE };
         let progress = Hooked { hook, phase: Cell::new("") };
         backup::take(&self.store(), to, &options, &progress, &mut |what| panic!("{what}"))
     }

@@ -13,7 +13,10 @@ use system::xdg;
 
 use crate::auth::AuthCommand;
 use crate::backup::BackupArgs;
+use crate::bucket_flags::BucketFlags;
+use crate::copy::CopyArgs;
 use crate::health::HealthArgs;
+use crate::local_store::StoreArg;
 use crate::mcp::Mcp;
 use crate::reload::ReloadArgs;
 use crate::restore::RestoreArgs;
@@ -91,7 +94,7 @@ pub(crate) enum LockdCommand {
     Run(Box<RunArgs>),
     /// Serve leases over HTTPS.
     Serve(Box<Serve>),
-    /// Inspect and repair a store offline.
+    /// Inspect, copy and repair a store offline.
     Store {
         #[command(subcommand)]
         command: StoreCommand,
@@ -114,12 +117,18 @@ pub(crate) enum StoreCommand {
     ///
     /// Read-only: a server may have the store open. Prints one line for each shard, and then the findings: a torn tail,
     /// which the next start of the server cuts off, or damage, with the command that ends the log there if one can.
-    Check(Check),
+    Check(Box<Check>),
+    /// Copy a store between disks and buckets, and verify the copy.
+    ///
+    /// FROM is only read. The copy has the key, the id, all leases and documents, and the log: credentials stay valid, and
+    /// fencing tokens still grow. TO appears as a store only after it was recovered to the state of FROM and every document
+    /// was read back; a copy that was interrupted is refused by servers and by further copies.
+    Copy(Box<CopyArgs>),
     /// Write the documents of a store as lines of JSON, and its leases as information.
     ///
     /// Read-only: a server may have the store open. The documents are those of one moment, with their versions and etags.
     /// `lockd store import` creates a store of them; for a copy of everything use `lockd backup`.
-    Export(ExportArgs),
+    Export(Box<ExportArgs>),
     /// Create a store with the documents of an export.
     ///
     /// Imports documents with their keys, versions and etags, and the version floors of namespaces. Fencing tokens are above
@@ -131,7 +140,7 @@ pub(crate) enum StoreCommand {
     /// Read-only: a server may have the store open. An incomplete batch at the end of the log, torn by a power failure or
     /// still being written, is reported on standard error. Documents are not printed. Outcomes and events are replayed from
     /// the oldest snapshot that is kept: records before it are printed without.
-    Dump(Dump),
+    Dump(Box<Dump>),
     /// Print who held a key at a past instant, from the log.
     ///
     /// Read-only: a server may have the store open. Times are those of the server's wall clock. How far back it answers is
@@ -155,10 +164,12 @@ pub(crate) enum StoreCommand {
                         lockd store check --store /var/lib/lockd/store --output json | jq '.findings[].cut_command'"
 )]
 pub(crate) struct Check {
-    /// Store to check: `disk:///path`, or the path of its directory or of the server's data directory; by default the one in
-    /// the default data directory.
-    #[arg(long, value_name = "STORE", value_parser = disk_path)]
-    pub(crate) store: Option<PathBuf>,
+    /// Store to check: `disk:///path`, the path of its directory or of the server's data directory, or the URL of a bucket; by
+    /// default the one in the default data directory.
+    #[arg(long, value_name = "STORE", value_parser = StoreArg::parse)]
+    pub(crate) store: Option<StoreArg>,
+    #[command(flatten)]
+    pub(crate) bucket: BucketFlags,
     /// Print one JSON document; the same as --output json.
     #[arg(long)]
     pub(crate) json: bool,
@@ -196,10 +207,12 @@ pub(crate) struct Cut {
                         lockd store dump --store /var/lib/lockd --correlation job-4711\n  \
                         lockd store dump --store /var/lib/lockd | jq -c 'select(.action == \"revoke\")'")]
 pub(crate) struct Dump {
-    /// Store to read: `disk:///path`, or the path of its directory or of the server's data directory; by default the one in
-    /// the default data directory.
-    #[arg(long, value_name = "STORE", value_parser = disk_path)]
-    pub(crate) store: Option<PathBuf>,
+    /// Store to read: `disk:///path`, the path of its directory or of the server's data directory, or the URL of a bucket; by
+    /// default the one in the default data directory.
+    #[arg(long, value_name = "STORE", value_parser = StoreArg::parse)]
+    pub(crate) store: Option<StoreArg>,
+    #[command(flatten)]
+    pub(crate) bucket: BucketFlags,
     /// Print only this shard; by default all shards, in order.
     #[arg(long, value_name = "N")]
     pub(crate) shard: Option<u32>,
@@ -305,7 +318,7 @@ fn store_path(text: &str) -> Result<PathBuf, String> {
         Some(("disk" | "pebble", path)) if path.starts_with('/') => Ok(path.into()),
         Some(("disk" | "pebble", _)) => Err("the path must be absolute, as in disk:///var/lib/lockd".into()),
         Some((scheme, _)) => {
-            Err(format!("only a disk store can be used offline; use disk:///path: scheme={scheme}"))
+            Err(format!("only a store on disk can be used here; use disk:///path: scheme={scheme}"))
         }
         None if text.is_empty() => Err("a path is needed, as in disk:///var/lib/lockd".into()),
         None => Ok(text.into()),

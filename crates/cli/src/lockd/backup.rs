@@ -12,7 +12,8 @@ use cli::remote::duration;
 use cli::times::{now_unix_ms, unix_ms_text};
 use serde_json::json;
 
-use crate::args::{disk_path, named_or_default_store};
+use crate::bucket_flags::BucketFlags;
+use crate::local_store::{LocalStore, StoreArg};
 use crate::notice;
 
 #[derive(clap::Args)]
@@ -24,6 +25,7 @@ use crate::notice;
                   Examples:\n  \
                   lockd backup --to /backup/lockd-$(date +%F)\n  \
                   lockd backup --store /var/lib/lockd --to /backup/lockd.tar --rate 20MB\n  \
+                  lockd backup --store s3://locks/prod --store-key-file /etc/lockd/store.key --to /backup/lockd.tar\n  \
                   lockd backup verify /backup/lockd.tar\n  \
                   lockd backup drill --store /var/lib/lockd"
 )]
@@ -42,16 +44,18 @@ pub(crate) struct BackupArgs {
 
 #[derive(clap::Args)]
 struct SourceArgs {
-    /// Store to copy: `disk:///path`, or the path of its directory or of the server's data directory; by default the one in
-    /// the default data directory.
-    #[arg(long, value_name = "STORE", value_parser = disk_path)]
-    store: Option<PathBuf>,
+    /// Store to copy: `disk:///path`, the path of its directory or of the server's data directory, or the URL of a bucket,
+    /// which is first copied to a temporary directory beside the target; by default the one in the default data directory.
+    #[arg(long, value_name = "STORE", value_parser = StoreArg::parse)]
+    store: Option<StoreArg>,
     /// Maximum number of bytes copied and verified per second; `unlimited` for a server that is stopped.
     #[arg(long, value_name = "SIZE", value_parser = rate, default_value = "20MB")]
     rate: u64,
     /// Maximum duration of the copy. Meanwhile the server deletes neither old segments nor replaced documents.
     #[arg(long, value_name = "TIME", value_parser = duration, default_value = "1h")]
     timeout: Duration,
+    #[command(flatten)]
+    bucket: BucketFlags,
 }
 
 #[derive(Subcommand)]
@@ -72,7 +76,7 @@ enum BackupCommand {
                             Example:\n  lockd backup drill\n  \
                             lockd backup drill --store /var/lib/lockd --in /var/tmp --output json"
     )]
-    Drill(DrillArgs),
+    Drill(Box<DrillArgs>),
 }
 
 #[derive(clap::Args)]
@@ -115,12 +119,19 @@ pub(crate) fn run(args: &BackupArgs) -> CommandResult {
 }
 
 fn take(args: &BackupArgs) -> CommandResult {
-    let (store, to) = (args.source.store()?, args.to.as_ref().expect("required"));
+    let to = args.to.as_ref().expect("required");
     yield_to_the_server();
+    let absolute = std::path::absolute(to).unwrap_or_else(|_| to.clone());
+    let store = args.source.local(args.output, absolute.parent().unwrap_or(&absolute), Some(to))?;
     let progress = PhaseProgress::new(args.output);
-    let taken = copies::take(&store, to, &args.source.options(), &progress, &mut |what| notice(&what));
+    let options = args.source.options(&store)?;
+    let taken = copies::take(&store.path, to, &options, &progress, &mut |what| notice(&what));
     let manifest = taken.map_err(failure)?;
     drop(progress);
+    if store.copied.as_ref().is_some_and(|copied| copied.shards != manifest.shards) {
+        let what = "the backup leads to another state than the bucket; delete it, and report this: path=";
+        return Err(Failure::new(1, format!("{what}{}", to.display())));
+    }
     let to = std::path::absolute(to).unwrap_or_else(|_| to.clone());
     print(args.output, &described(&manifest, "path", &to), || {
         format!(
@@ -144,14 +155,16 @@ fn verify(args: &VerifyArgs) -> CommandResult {
 }
 
 fn drill(args: &DrillArgs) -> CommandResult {
-    let store = args.source.store()?;
     let scratch = args.scratch.clone().unwrap_or_else(std::env::temp_dir);
     yield_to_the_server();
+    let local = args.source.local(args.output, &scratch, None)?;
     let progress = PhaseProgress::new(args.output);
-    let done = copies::drill(&store, &scratch, &args.source.options(), &progress, &mut |what| notice(&what));
+    let options = args.source.options(&local)?;
+    let done = copies::drill(&local.path, &scratch, &options, &progress, &mut |what| notice(&what));
     let Drill { manifest, backup, restore, start, token } = done.map_err(failure)?;
     drop(progress);
     let ms = |span: Duration| u64::try_from(span.as_millis()).unwrap_or(u64::MAX);
+    let store = args.source.named(&local);
     let mut document = described(&manifest, "store", &store);
     for (name, value) in
         [("backup_ms", ms(backup)), ("restore_ms", ms(restore)), ("start_ms", ms(start)), ("token", token)]
@@ -171,12 +184,30 @@ fn drill(args: &DrillArgs) -> CommandResult {
 }
 
 impl SourceArgs {
-    fn store(&self) -> Result<PathBuf, Failure> {
-        named_or_default_store(self.store.as_ref()).map_err(|what| Failure::new(2, what))
+    /// The store; a bucket is copied to `dir`, unless the target of the backup exists.
+    fn local(&self, output: Output, dir: &Path, to: Option<&PathBuf>) -> Result<LocalStore, Failure> {
+        let is_remote = matches!(self.store, Some(StoreArg::Bucket(_)));
+        if let Some(to) = to.filter(|to| is_remote && to.exists()) {
+            let what = "the target exists, and nothing is overwritten; choose another name: path=";
+            return Err(Failure::new(2, format!("{what}{}", to.display())));
+        }
+        LocalStore::open_in(self.store.as_ref(), &self.bucket, output, dir, Some(self.rate))
     }
 
-    fn options(&self) -> BackupOptions {
-        BackupOptions { now_unix_ms: now_unix_ms(), rate: Some(self.rate), timeout: self.timeout }
+    /// A copy of a bucket is not in use: it is read as fast as possible, and has its key.
+    fn options(&self, store: &LocalStore) -> Result<BackupOptions, Failure> {
+        let is_local = store.copied.is_none();
+        let key = if is_local { self.bucket.key()? } else { None };
+        let rate = is_local.then_some(self.rate);
+        Ok(BackupOptions { key, now_unix_ms: now_unix_ms(), rate, timeout: self.timeout })
+    }
+
+    /// The store as it was named.
+    fn named(&self, store: &LocalStore) -> PathBuf {
+        match &self.store {
+            Some(StoreArg::Bucket(url)) => url.to_string().into(),
+            _ => store.path.clone(),
+        }
     }
 }
 

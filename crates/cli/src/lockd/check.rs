@@ -5,6 +5,7 @@
 //! against the store. A store without findings starts, and all its documents can be read; a finding says whether the server
 //! would start, what is lost, and names the cut that `lockd store cut` accepts, if there is one.
 
+mod bucket;
 mod report;
 mod shard;
 mod state;
@@ -12,14 +13,17 @@ mod state;
 use std::io::Write;
 use std::path::Path;
 
+use cli::failure::Failure;
 use cli::output::{Output, rendered};
 use cli::progress::ByteProgress;
 use store::disk::{BackupHold, StoreView};
-use store::{ErrorKind, StoreError};
+use store::{ErrorKind, Key, StoreError};
 
+use self::bucket::inspect_bucket;
 use self::report::{Finding, Report};
 use self::shard::ShardCheck;
-use crate::args::{Check, named_or_default_store};
+use crate::args::Check;
+use crate::local_store::{LocalStore, StoreArg};
 use crate::notice;
 
 const SOUND: u8 = 0;
@@ -29,9 +33,17 @@ const NOT_INSPECTED: u8 = 2;
 
 /// Checks the store, prints the report, and returns the exit code.
 pub(crate) fn check(args: &Check) -> Result<u8, (u8, String)> {
-    let store = named_or_default_store(args.store.as_ref()).map_err(|what| (NOT_INSPECTED, what))?;
     let output = if args.json { Output::Json } else { args.output };
-    let report = inspect(&store, output.is_parsed()).map_err(|error| (NOT_INSPECTED, error.to_string()))?;
+    let report = match &args.store {
+        Some(StoreArg::Bucket(url)) => inspect_bucket(url, &args.bucket, output)?,
+        disk => {
+            let not_inspected = |failure: Failure| (NOT_INSPECTED, failure.message);
+            let local = LocalStore::open(disk.as_ref(), &args.bucket, output).map_err(not_inspected)?;
+            let key = args.bucket.key().map_err(not_inspected)?;
+            inspect(&local.path, key.as_ref(), output.is_parsed())
+                .map_err(|error| (NOT_INSPECTED, error.to_string()))?
+        }
+    };
     let text = match output {
         Output::Json => report.json(),
         Output::Yaml => rendered(output, &report, String::new),
@@ -42,7 +54,7 @@ pub(crate) fn check(args: &Check) -> Result<u8, (u8, String)> {
     Ok(if report.sound { SOUND } else { DAMAGED })
 }
 
-fn inspect(store: &Path, is_json: bool) -> Result<Report, StoreError> {
+fn inspect(store: &Path, key: Option<&Key>, is_json: bool) -> Result<Report, StoreError> {
     let view = match StoreView::open(store) {
         Ok(view) => view,
         Err(error) => return Ok(Report::new(store, Vec::new(), vec![damaged_parameters(error, store)?])),
@@ -51,7 +63,7 @@ fn inspect(store: &Path, is_json: bool) -> Result<Report, StoreError> {
     if let Err(error) = view.check_map() {
         findings.push(damaged_parameters(error, store)?);
     }
-    findings.extend(check_key(&view, store)?);
+    findings.extend(check_key(&view, store, key)?);
     let hold = BackupHold::take(store);
     if let Err(error) = &hold {
         notice(&format!("documents are not checked: {error}"));
@@ -74,9 +86,10 @@ fn inspect(store: &Path, is_json: bool) -> Result<Report, StoreError> {
 }
 
 /// The finding about the store key, if there is one.
-fn check_key(view: &StoreView, store: &Path) -> Result<Option<Finding>, StoreError> {
+fn check_key(view: &StoreView, store: &Path, key: Option<&Key>) -> Result<Option<Finding>, StoreError> {
     let path = store.join("store.key");
-    let what = match std::fs::read(&path).map(<[u8; 32]>::try_from) {
+    let read = key.map_or_else(|| std::fs::read(&path), |key| Ok(key.to_vec()));
+    let what = match read.map(<[u8; 32]>::try_from) {
         Ok(Ok(key)) => match view.check_key(&key) {
             Ok(()) => return Ok(None),
             Err(error) if error.kind == ErrorKind::Refused => "the store key belongs to another store",

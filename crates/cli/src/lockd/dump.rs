@@ -2,25 +2,27 @@
 
 use std::io::{self, Write};
 
+use cli::failure::{CommandResult, Failure};
 use cli::output::{Output, event_text};
 use store::disk::{StoreView, TornTail};
 
-use crate::args::{Dump, named_or_default_store};
+use crate::args::Dump;
 use crate::audit_line::AuditLine;
+use crate::local_store::LocalStore;
 use crate::log_replay::{LogReplay, ReplayItem, TimedRecord};
 use crate::notice;
 
 /// Prints the selected records. A closed pipe is no failure.
-pub(crate) fn dump(args: &Dump) -> Result<(), String> {
-    let store = named_or_default_store(args.store.as_ref())?;
-    let view = StoreView::open(&store).map_err(|error| error.to_string())?;
+pub(crate) fn dump(args: &Dump) -> CommandResult {
+    let store = LocalStore::open(args.store.as_ref(), &args.bucket, Output::Text)?;
+    let view = StoreView::open(&store.path).map_err(|error| Failure::new(1, error.to_string()))?;
     let shards = args.shard.map_or(0..view.file().shards, |shard| shard..shard.saturating_add(1));
     let mut out = io::stdout().lock();
     for shard in shards {
         match dump_shard(&view, shard, args, &mut out) {
             Ok(()) => {}
             Err(StopReason::ReaderClosed) => return Ok(()),
-            Err(StopReason::Failed(what)) => return Err(what),
+            Err(StopReason::Failed(what)) => return Err(Failure::new(1, what)),
         }
     }
     Ok(())

@@ -7,11 +7,14 @@
 mod args;
 mod auth;
 mod backup;
+mod bucket_flags;
 mod check;
+mod copy;
 mod cut;
 mod dump;
 mod health;
 mod audit_line;
+mod local_store;
 mod log_replay;
 mod logs;
 mod mcp;
@@ -66,12 +69,9 @@ fn main() -> ExitCode {
         LockdCommand::Store { command: StoreCommand::Check(args) } => {
             check::check(args).map_err(Failure::from)
         }
-        LockdCommand::Store { command: StoreCommand::Dump(dump) } => {
-            dump::dump(dump).map_err(failed).map(|()| 0)
-        }
-        LockdCommand::Store { command: StoreCommand::Who(args) } => {
-            who::who(args).map_err(Failure::from).map(|()| 0)
-        }
+        LockdCommand::Store { command: StoreCommand::Dump(dump) } => dump::dump(dump).map(|()| 0),
+        LockdCommand::Store { command: StoreCommand::Who(args) } => who::who(args).map(|()| 0),
+        LockdCommand::Store { command: StoreCommand::Copy(args) } => copy::run(args).map(|()| 0),
         LockdCommand::Store { command: StoreCommand::Export(args) } => transfer::export(args).map(|()| 0),
         LockdCommand::Store { command: StoreCommand::Import(args) } => transfer::import(args).map(|()| 0),
         LockdCommand::Store { command: StoreCommand::Cut(cut) } => cut::cut(cut).map(|()| 0),

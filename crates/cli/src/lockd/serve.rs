@@ -14,7 +14,7 @@ use serde_json::{Map, Value, json};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use self::resolve::{Source, resolve};
-pub(crate) use self::settings::Serve;
+pub(crate) use self::settings::{Serve, flag};
 use self::supervisor::Supervisor;
 use crate::logs::{self, Format};
 use crate::notice;

@@ -10,8 +10,10 @@ use cli::output::{Output, print};
 use cli::times::now_unix_ms;
 use serde_json::json;
 
-use crate::args::{disk_path, named_or_default_store};
+use crate::args::disk_path;
 use crate::backup::{PhaseProgress, failure};
+use crate::bucket_flags::BucketFlags;
+use crate::local_store::{LocalStore, StoreArg};
 use crate::notice;
 
 #[derive(clap::Args)]
@@ -23,10 +25,12 @@ use crate::notice;
                         lockd store export | jq -c 'select(.type == \"document\") | {key, version, state}'"
 )]
 pub(crate) struct ExportArgs {
-    /// Store to export: `disk:///path`, or the path of its directory or of the server's data directory; by default the one in
-    /// the default data directory.
-    #[arg(long, value_name = "STORE", value_parser = disk_path)]
-    store: Option<PathBuf>,
+    /// Store to export: `disk:///path`, the path of its directory or of the server's data directory, or the URL of a bucket;
+    /// by default the one in the default data directory.
+    #[arg(long, value_name = "STORE", value_parser = StoreArg::parse)]
+    store: Option<StoreArg>,
+    #[command(flatten)]
+    bucket: BucketFlags,
     /// File to create, by default standard output. Nothing is overwritten.
     #[arg(long, value_name = "FILE")]
     to: Option<PathBuf>,
@@ -56,16 +60,17 @@ pub(crate) struct ImportArgs {
 
 /// Writes the export.
 pub(crate) fn export(args: &ExportArgs) -> CommandResult {
-    let store = named_or_default_store(args.store.as_ref()).map_err(|what| Failure::new(2, what))?;
+    let local = LocalStore::open(args.store.as_ref(), &args.bucket, Output::Text)?;
+    let store = &local.path;
     let Some(to) = &args.to else {
         let mut out = BufWriter::new(std::io::stdout().lock());
-        return written(&store, &mut out);
+        return written(store, &mut out);
     };
     let file = store::private::create_file(to).map_err(|error| {
         let code = if error.kind() == std::io::ErrorKind::AlreadyExists { 2 } else { 1 };
         Failure::new(code, format!("the file cannot be created: {error}: file={}", to.display()))
     })?;
-    let done = written(&store, &mut BufWriter::new(&file)).and_then(|()| {
+    let done = written(store, &mut BufWriter::new(&file)).and_then(|()| {
         file.sync_all()
             .map_err(|error| Failure::new(1, format!("writing a file: {error}: file={}", to.display())))
     });

@@ -6,7 +6,9 @@
 mod instant;
 
 use std::io::Write as _;
+use std::path::Path;
 
+use cli::failure::{CommandResult, Failure};
 use cli::output::{Output, rendered};
 use cli::times::{ms_text, unix_ms_text_precise};
 use cli::untrusted::{escape_lines, word};
@@ -16,7 +18,8 @@ use store::Seq;
 use store::disk::StoreView;
 
 use self::instant::Instant;
-use crate::args::{disk_path, named_or_default_store};
+use crate::bucket_flags::BucketFlags;
+use crate::local_store::{LocalStore, StoreArg};
 use crate::log_replay::{BaseState, LogReplay, ReplayItem};
 
 /// The arguments of `lockd store who`.
@@ -39,10 +42,12 @@ pub(crate) struct Who {
     /// Namespace of the key.
     #[arg(long, value_name = "NAME", default_value = "default")]
     namespace: String,
-    /// Store to read: `disk:///path`, or the path of its directory or of the server's data directory; by default the one in
-    /// the default data directory.
-    #[arg(long, value_name = "STORE", value_parser = disk_path)]
-    store: Option<std::path::PathBuf>,
+    /// Store to read: `disk:///path`, the path of its directory or of the server's data directory, or the URL of a bucket; by
+    /// default the one in the default data directory.
+    #[arg(long, value_name = "STORE", value_parser = StoreArg::parse)]
+    store: Option<StoreArg>,
+    #[command(flatten)]
+    bucket: BucketFlags,
     /// Format of the output.
     #[arg(long, value_enum, default_value_t = Output::Text)]
     output: Output,
@@ -85,13 +90,15 @@ struct PastState {
 }
 
 /// Prints who held the key.
-pub(crate) fn who(args: &Who) -> Result<(), (u8, String)> {
-    let usage = |what: String| (2, what);
+pub(crate) fn who(args: &Who) -> CommandResult {
+    let usage = |what: String| Failure::new(2, what);
     let resource = resource(&args.key).map_err(usage)?;
     let namespace = Namespace::new(&args.namespace)
-        .map_err(|error| (2, format!("not a namespace: {error}: namespace={}", args.namespace)))?;
+        .map_err(|error| usage(format!("not a namespace: {error}: namespace={}", args.namespace)))?;
     let at_unix_ms = args.at.unix_ms().map_err(usage)?;
-    let answer = answer(args, &namespace, &resource, at_unix_ms).map_err(|what| (1, what))?;
+    let store = LocalStore::open(args.store.as_ref(), &args.bucket, args.output)?;
+    let answer = answer(&store.path, &namespace, &resource, at_unix_ms);
+    let answer = answer.map_err(|what| Failure::new(1, what))?;
     let text = match args.output {
         Output::Json => serde_json::to_string(&answer).expect("plain data") + "\n",
         output => rendered(output, &answer, || answer.text()),
@@ -110,13 +117,12 @@ fn resource(text: &str) -> Result<ResourceName, String> {
 }
 
 fn answer(
-    args: &Who,
+    store: &Path,
     namespace: &Namespace,
     resource: &ResourceName,
     at_unix_ms: u64,
 ) -> Result<Answer, String> {
-    let store = named_or_default_store(args.store.as_ref())?;
-    let view = StoreView::open(&store).map_err(|error| error.to_string())?;
+    let view = StoreView::open(store).map_err(|error| error.to_string())?;
     let map = view.map().map_err(|error| error.to_string())?;
     let shard = map.shard(Slot::of(namespace).number());
     let state = state_at(&view, shard, at_unix_ms)?;

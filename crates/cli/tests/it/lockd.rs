@@ -7,6 +7,7 @@ mod auth;
 mod backup;
 mod browsers;
 mod bucket;
+mod bucket_copy;
 mod ca_change;
 mod certificate_errors;
 mod check;

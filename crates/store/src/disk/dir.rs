@@ -60,11 +60,7 @@ impl LockedDir {
         let lock = lock.map_err(|error| doing(&error))?;
         match lock.try_lock() {
             Ok(()) => Ok(LockedDir { path: path.to_path_buf(), lock }),
-            Err(TryLockError::WouldBlock) => {
-                let what = "another process has the store open; stop it first: path=";
-                let pid = holder_pid(&lock).map(|pid| format!(" pid={pid}")).unwrap_or_default();
-                Err(StoreError::new(ErrorKind::Refused, format!("{what}{}{pid}", path.display())))
-            }
+            Err(TryLockError::WouldBlock) => Err(in_use(path, &lock)),
             Err(TryLockError::Error(error)) => Err(doing(&error)),
         }
     }
@@ -104,6 +100,12 @@ impl LockedDir {
         })?;
         Ok(DiskDir { path, file, map, deletions, _lock: lock })
     }
+}
+
+fn in_use(path: &Path, lock: &File) -> StoreError {
+    let what = "another process has the store open; stop it first: path=";
+    let pid = holder_pid(lock).map(|pid| format!(" pid={pid}")).unwrap_or_default();
+    StoreError::new(ErrorKind::Refused, format!("{what}{}{pid}", path.display()))
 }
 
 /// The process that has locked a file, as Linux lists it; `None` where it does not, or if it is in another PID namespace.
@@ -169,6 +171,35 @@ impl DiskDir {
         let blobs = DiskBlobs::open(RealFs, &self.path.join("blob"))?;
         Ok(blobs.guarded_by(self.deletions.clone()))
     }
+}
+
+/// A store that no server has open until this is dropped. Nothing is written.
+pub struct UnusedStore {
+    _lock: Option<File>,
+}
+
+impl UnusedStore {
+    /// Fails if a process has the store open. A store that none has ever opened, such as a copy, has nothing to lock.
+    pub fn lock(path: &Path) -> Result<UnusedStore, StoreError> {
+        let name = path.join("lock");
+        let lock = match File::open(&name) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(UnusedStore { _lock: None }),
+            opened => opened.map_err(|error| reading(&error, &name))?,
+        };
+        match lock.try_lock_shared() {
+            Ok(()) => Ok(UnusedStore { _lock: Some(lock) }),
+            Err(TryLockError::WouldBlock) => Err(in_use(path, &lock)),
+            Err(TryLockError::Error(error)) => Err(reading(&error, &name)),
+        }
+    }
+}
+
+/// Creates the files of a store, in a directory that has its logs and blobs: the key, the map of slots, and last the
+/// parameters.
+pub fn create_store(dir: &Path, file: StoreFile, map: &SlotMap, key: &Key) -> Result<(), StoreError> {
+    let created = private::create_dir(dir).and_then(|()| write_whole(dir, "store.key", key));
+    created.map_err(|error| StoreError::io(&error, "creating the store"))?;
+    create(dir, file, map, key)
 }
 
 /// The parameters in the file `store`, without verifying its key.

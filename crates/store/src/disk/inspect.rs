@@ -172,6 +172,12 @@ impl LogView {
         self.last
     }
 
+    /// The checksums of the frame that was read last, below the floor or not: of its predecessor, and its own. `None` if
+    /// the log has no segment, or nothing was read.
+    pub fn checksums(&self) -> Option<(u32, u32)> {
+        self.last.map(|place| (place.chain, place.crc))
+    }
+
     pub(super) fn mark(&self) -> Option<CleanStop> {
         self.mark
     }

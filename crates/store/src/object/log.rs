@@ -95,6 +95,12 @@ impl ObjectLog {
         self.role
     }
 
+    /// The checksum of the batch before the floor, 0 if there was none, and that of the last batch.
+    pub fn checksums(&self) -> (u32, u32) {
+        let index = self.index.lock();
+        (index.chain_before(index.bounds().floor), index.last_crc())
+    }
+
     /// Catches up with the batches of other writers. For a writer that does not own the log: a standby, or
     /// one whose first append failed with [`ErrorKind::Taken`].
     ///

@@ -45,6 +45,9 @@ pub(super) const STORE: &str = "store";
 /// The key of the store, unless it is kept outside.
 pub(super) const STORE_KEY: &str = "store.key";
 
+/// Marks a copy into this store that is not complete. Created first, deleted after [`STORE`] was created.
+pub(super) const COPYING: &str = "copying";
+
 /// The prefix of the maps of slots.
 pub(super) const MAPS: &str = "map/";
 

@@ -44,6 +44,12 @@ pub trait Objects: Send + Sync {
         ranges.iter().map(|range| self.get_range(&range.name, range.offset, range.length)).collect()
     }
 
+    /// Creates several objects, each like [`Objects::put_if_absent`]; the results are in the order of the requests. A client
+    /// may send them at once.
+    fn put_all_if_absent(&self, objects: &[NewObject]) -> Vec<Result<(), ObjectsError>> {
+        objects.iter().map(|object| self.put_if_absent(&object.name, &object.bytes)).collect()
+    }
+
     /// Deletes objects; succeeds for names that are not in use. After a failure some may be deleted.
     fn delete_all(&self, names: &[String]) -> Result<(), ObjectsError> {
         names.iter().try_for_each(|name| self.delete(name))
@@ -59,6 +65,15 @@ pub struct ObjectRange {
     pub offset: u64,
     /// The number of bytes; fewer are read only at the end.
     pub length: usize,
+}
+
+/// An object to be created.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NewObject {
+    /// Its name.
+    pub name: String,
+    /// Its content.
+    pub bytes: Vec<u8>,
 }
 
 /// An object that is being uploaded in parts. Each call may be retried. Dropped before it is completed, the upload is

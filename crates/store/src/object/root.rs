@@ -2,13 +2,15 @@
 //!
 //! **Invariant.** Each is created once, by a conditional put, and never replaced: of several servers that create a store at
 //! the same time, all use the key, the parameters and the map of those that were first. The key comes first and the
-//! parameters last: a store that has parameters has everything.
+//! parameters last: a store that has parameters has everything. A copy of another store into an empty prefix is marked
+//! by the object `copying` until then, and no server creates a store beside it.
 //!
 //! **What would break it.** Creating the parameters before the key is certain: a second server would create another key,
 //! and one of the two would refuse all credentials. So what is in the bucket counts, never what this server drew.
 
 use std::sync::Arc;
 
+use super::format::WriterId;
 use super::names;
 use super::port::{Objects, ObjectsError, ObjectsErrorKind, RetryPolicy};
 use crate::port::{Damage, ErrorKind, StoreError};
@@ -52,6 +54,7 @@ impl ObjectStoreRoot {
         let bytes = match existing {
             Some(bytes) => bytes,
             None => {
+                root.refuse_incomplete_copy()?;
                 let map = SlotMap::ranges(fresh.shards).ok_or_else(|| too_many_shards(fresh.shards))?;
                 let map = root.create(&names::map(FIRST_MAP), &map.encode())?;
                 // Another server may have created the map, with another number of shards.
@@ -71,7 +74,9 @@ impl ObjectStoreRoot {
         key: Option<&Key>,
     ) -> Result<Option<ObjectStoreRoot>, StoreError> {
         let root = RootObjects { objects, policy };
-        let Some(bytes) = root.get(names::STORE)? else { return Ok(None) };
+        let Some(bytes) = root.get(names::STORE)? else {
+            return root.refuse_incomplete_copy().map(|()| None);
+        };
         let key = match key {
             Some(key) => *key,
             None => root.bucket_key()?.ok_or_else(no_key)?,
@@ -79,6 +84,39 @@ impl ObjectStoreRoot {
         let file = verified(&bytes, &key)?;
         let map = root.map(file)?;
         Ok(Some(ObjectStoreRoot { key, file, map }))
+    }
+
+    /// Begins a copy of another store, into a prefix without any object. `writer` identifies the copy.
+    pub fn begin_copy(
+        objects: &Arc<dyn Objects>,
+        policy: &RetryPolicy,
+        writer: WriterId,
+    ) -> Result<(), StoreError> {
+        let root = RootObjects { objects, policy };
+        root.refuse_objects()?;
+        root.create_ours(names::COPYING, format!("{:032x}\n", writer.0).as_bytes())
+    }
+
+    /// Completes a copy: creates the key, unless it is kept outside, the map and last the parameters.
+    pub fn finish_copy(
+        &self,
+        objects: &Arc<dyn Objects>,
+        policy: &RetryPolicy,
+        key_is_outside: bool,
+    ) -> Result<(), StoreError> {
+        let root = RootObjects { objects, policy };
+        if !key_is_outside {
+            root.create_ours(names::STORE_KEY, &self.key)?;
+        }
+        root.create_ours(&names::map(FIRST_MAP), &self.map.encode())?;
+        root.create_ours(names::STORE, &store_file::encode(self.file, &self.key))?;
+        let deleted = policy.retry(|| objects.delete(names::COPYING));
+        deleted.map_err(|error| error.into_store_error("deleting an object", names::COPYING))
+    }
+
+    /// Fails if a copy of another store may not be begun here, because there are objects. Writes nothing.
+    pub fn check_empty(objects: &Arc<dyn Objects>, policy: &RetryPolicy) -> Result<(), StoreError> {
+        RootObjects { objects, policy }.refuse_objects()
     }
 }
 
@@ -110,6 +148,30 @@ impl RootObjects<'_> {
                 error.into_store_error("reading an object", name)
             }),
         }
+    }
+
+    /// Creates an object, which must not exist with other contents.
+    fn create_ours(&self, name: &str, bytes: &[u8]) -> Result<(), StoreError> {
+        if self.create(name, bytes)? == bytes { Ok(()) } else { Err(concurrent_writer(name)) }
+    }
+
+    fn refuse_incomplete_copy(&self) -> Result<(), StoreError> {
+        match self.get(names::COPYING)? {
+            Some(_) => Err(incomplete_copy()),
+            None => Ok(()),
+        }
+    }
+
+    fn refuse_objects(&self) -> Result<(), StoreError> {
+        let page = self.policy.retry(|| self.objects.list("", ""));
+        let page = page.map_err(|error| error.into_store_error("listing objects", ""))?;
+        let Some(first) = page.names.first() else { return Ok(()) };
+        if self.get(names::STORE)?.is_none() {
+            self.refuse_incomplete_copy()?;
+        }
+        let what = "there are objects below this prefix, and nothing is overwritten; a store is copied or restored into a \
+                    new prefix: choose another one: object=";
+        Err(StoreError::new(ErrorKind::Refused, format!("{what}{first}")))
     }
 
     fn bucket_key(&self) -> Result<Option<Key>, StoreError> {
@@ -175,6 +237,19 @@ fn wrong_key() -> StoreError {
     let what = "the store key is not the one that this store was created with, so it would refuse every credential; \
                 name the right one with --store-key-file, or copy it from a backup, where it is store/store.key";
     StoreError::new(ErrorKind::Refused, what)
+}
+
+fn incomplete_copy() -> StoreError {
+    let what = "a copy of a store into this prefix was begun and is not complete: it was interrupted, or still runs; wait \
+                for it, or delete all objects below the prefix and copy again";
+    StoreError::new(ErrorKind::Refused, what)
+}
+
+/// The name was in use with other contents.
+pub(super) fn concurrent_writer(name: &str) -> StoreError {
+    let what = "another process writes to this prefix; the copy is incomplete: delete all objects below the prefix and copy \
+                again: object=";
+    StoreError::new(ErrorKind::Refused, format!("{what}{name}"))
 }
 
 fn no_key() -> StoreError {
@@ -267,5 +342,27 @@ mod tests {
             open(&objects, 9, KeySource::Bucket(&[1; 32])).expect_err("no map").kind,
             ErrorKind::Damaged
         );
+    }
+
+    /// A copy was interrupted, and a server was started with its target: it created a store of its own there, beside the
+    /// batches of the other.
+    #[test]
+    fn an_incomplete_copy_is_neither_opened_nor_read_nor_copied_over() {
+        let objects = MemoryObjects::default();
+        let shared: Arc<dyn Objects> = Arc::new(objects.clone());
+        let policy = RetryPolicy::without_pause(1);
+        ObjectStoreRoot::begin_copy(&shared, &policy, WriterId(1)).expect("an empty prefix");
+        let opened = open(&objects, 9, KeySource::Bucket(&[1; 32])).expect_err("not complete");
+        let read = ObjectStoreRoot::read(&shared, &policy, None).expect_err("not complete");
+        let again = ObjectStoreRoot::begin_copy(&shared, &policy, WriterId(2)).expect_err("not complete");
+        for refused in [opened, read, again] {
+            assert!(refused.what.contains("delete all objects below the prefix"), "{refused}");
+        }
+        let map = SlotMap::ranges(3).expect("three shards");
+        let root = ObjectStoreRoot { key: [1; 32], file: FRESH, map };
+        root.finish_copy(&shared, &policy, false).expect("completed");
+        assert_eq!(open(&objects, 10, KeySource::Bucket(&[2; 32])).expect("the copied store"), root);
+        let again = ObjectStoreRoot::begin_copy(&shared, &policy, WriterId(2)).expect_err("not empty");
+        assert!(again.what.contains("choose another one"), "{again}");
     }
 }

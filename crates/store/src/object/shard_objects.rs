@@ -139,7 +139,7 @@ impl ShardObjects {
     }
 
     /// Reads index objects; `None` for one that is missing, damaged or of another log.
-    fn read_pages(&self, firsts: &[Seq]) -> Result<Vec<Option<IndexPage>>, StoreError> {
+    pub(super) fn read_pages(&self, firsts: &[Seq]) -> Result<Vec<Option<IndexPage>>, StoreError> {
         let range = |first: &Seq| {
             let name = names::index_page(self.options.shard, *first);
             ObjectRange { name, offset: 0, length: INDEX_PAGE_MAX }

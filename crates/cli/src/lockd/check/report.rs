@@ -3,11 +3,12 @@
 use std::fmt::Write;
 use std::path::Path;
 
-use ::backup::DocumentDamage;
+use ::backup::{BlobUse, DocumentDamage};
 use cli::remote::quoted;
 use cli::untrusted::{escape, escape_lines};
 use serde::Serialize;
 use store::disk::{CutPlace, TornTail};
+use store::object::ObjectLogCheck;
 use store::{Damage, LsnRange};
 
 /// The result of a check.
@@ -18,6 +19,50 @@ pub(super) struct Report {
     pub(super) sound: bool,
     shards: Vec<ShardReport>,
     findings: Vec<Finding>,
+    /// The objects of a store in a bucket.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    bucket: Option<BucketReport>,
+}
+
+/// The objects of a store in a bucket.
+#[derive(Default, Serialize)]
+pub(super) struct BucketReport {
+    /// Batches at or above the floors, and their bytes.
+    batches: u64,
+    bytes: u64,
+    index_objects: u64,
+    /// Unknown if the state is damaged.
+    blobs: Option<u64>,
+    /// Blobs that are neither snapshots nor documents: a server deletes them, or is about to refer to them.
+    unreferenced_blobs: Option<u64>,
+    unreferenced_bytes: Option<u64>,
+}
+
+impl BucketReport {
+    pub(super) fn count(&mut self, log: &ObjectLogCheck) {
+        self.batches += log.batches;
+        self.bytes += log.bytes;
+        self.index_objects += log.index_objects;
+    }
+
+    pub(super) fn count_blobs(&mut self, found: BlobUse) {
+        self.blobs = Some(found.blobs);
+        self.unreferenced_blobs = Some(found.unreferenced);
+        self.unreferenced_bytes = Some(found.unreferenced_bytes);
+    }
+
+    fn line(&self) -> String {
+        let count = |count: Option<u64>| count.map_or("unknown".to_string(), |count| count.to_string());
+        format!(
+            "objects: batches={} bytes={} index_objects={} blobs={} unreferenced_blobs={} unreferenced_bytes={}\n",
+            self.batches,
+            self.bytes,
+            self.index_objects,
+            count(self.blobs),
+            count(self.unreferenced_blobs),
+            count(self.unreferenced_bytes)
+        )
+    }
 }
 
 /// One shard: its log, and its snapshots.
@@ -29,7 +74,9 @@ pub(super) struct ShardReport {
     pub(super) first_batch: Option<u64>,
     pub(super) last_batch: Option<u64>,
     pub(super) last_lsn: Option<u64>,
-    pub(super) segments: usize,
+    /// Absent in a bucket.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) segments: Option<usize>,
     /// The length of all segments, with the part of the last one that is preallocated.
     pub(super) bytes: u64,
     /// Whether the last batch is the one that a clean stop left.
@@ -97,7 +144,28 @@ const RESTORE: &str = "the server does not start; restore the store from a backu
 impl Report {
     pub(super) fn new(store: &Path, shards: Vec<ShardReport>, findings: Vec<Finding>) -> Report {
         let sound = !findings.iter().any(Finding::is_damage);
-        Report { store: store.display().to_string(), sound, shards, findings }
+        Report { store: store.display().to_string(), sound, shards, findings, bucket: None }
+    }
+
+    pub(super) fn of_bucket(self, bucket: BucketReport) -> Report {
+        Report { bucket: Some(bucket), ..self }
+    }
+
+    /// The shards and the findings of a copy, with the names of the objects that it was made of.
+    pub(super) fn relocated(self, copy: &Path, url: &str) -> (Vec<ShardReport>, Vec<Finding>) {
+        let copy = copy.display().to_string();
+        let object = |file: String| match file.strip_prefix(&copy) {
+            Some(path) => format!("{url}{}", path.replacen("/blob/by-name/", "/blob/", 1)),
+            None => file,
+        };
+        let relocate = |finding: Finding| Finding {
+            file: finding.file.map(object),
+            what: finding.what.replace(&copy, url),
+            cut_command: None,
+            ..finding
+        };
+        let shards = self.shards.into_iter().map(|shard| ShardReport { segments: None, ..shard });
+        (shards.collect(), self.findings.into_iter().map(relocate).collect())
     }
 
     pub(super) fn json(&self) -> String {
@@ -105,7 +173,9 @@ impl Report {
     }
 
     pub(super) fn text(&self) -> String {
-        let lines = self.shards.iter().map(ShardReport::line).chain(self.findings.iter().map(Finding::lines));
+        let lines =
+            self.shards.iter().map(ShardReport::line).chain(self.bucket.iter().map(BucketReport::line));
+        let lines = lines.chain(self.findings.iter().map(Finding::lines));
         let verdict = if self.sound { "sound" } else { "damaged" };
         format!("{}{verdict}: store={}\n", lines.collect::<String>(), escape(&self.store))
     }
@@ -120,18 +190,22 @@ impl ShardReport {
             format!("{}:{state}", snapshot.next_batch)
         };
         let snapshots: Vec<String> = self.snapshots.iter().map(snapshot).collect();
+        let segments = self.segments.map(|segments| format!(" segments={segments}")).unwrap_or_default();
+        let clean_stop = match (self.segments, self.clean_stop) {
+            (None, _) => "",
+            (Some(_), true) => " clean_stop=yes",
+            (Some(_), false) => " clean_stop=no",
+        };
         let snapshots = if snapshots.is_empty() { "none".to_string() } else { snapshots.join(",") };
         format!(
-            "shard={} floor={} first_batch={} last_batch={} last_lsn={} segments={} bytes={} clean_stop={} \
+            "shard={} floor={} first_batch={} last_batch={} last_lsn={}{segments} bytes={}{clean_stop} \
              snapshots={snapshots} leases={} documents={}\n",
             self.shard,
             self.floor,
             number(self.first_batch),
             number(self.last_batch),
             number(self.last_lsn),
-            self.segments,
             self.bytes,
-            if self.clean_stop { "yes" } else { "no" },
             count(self.leases),
             count(self.documents),
         )

@@ -51,7 +51,7 @@ impl ShardCheck<'_> {
         let mut report = ShardReport { shard: self.shard, ..ShardReport::default() };
         let mut findings = Vec::new();
         let extents = self.view.extents(self.shard)?;
-        report.segments = extents.len();
+        report.segments = Some(extents.len());
         report.bytes = extents.iter().map(|extent| extent.bytes).sum();
         let mut log = match self.view.log(self.shard) {
             Ok(log) => log,

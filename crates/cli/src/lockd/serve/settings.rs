@@ -46,7 +46,8 @@ impl FromArgMatches for Serve {
     }
 }
 
-fn flag(setting: &'static Setting<Config>) -> Arg {
+/// The flag of a setting.
+pub(crate) fn flag(setting: &'static Setting<Config>) -> Arg {
     let default = setting.default_text().map_or_else(String::new, |text| format!(" [default: {text}]"));
     let arg = Arg::new(setting.name).long(setting.name).env(setting.variable).value_name(setting.value_name);
     let arg = arg.help(format!("{}{default}", setting.help)).action(ArgAction::Set);

@@ -9,6 +9,7 @@
 use std::fmt::Write as _;
 use std::process::{Command, Stdio};
 
+use crate::lockd::bucket_copy::{environment, object_server};
 use crate::lockd::curl::{configure_curl, require_curl};
 use crate::lockd::serve::Running;
 use crate::lockd::server::program;
@@ -117,6 +118,11 @@ fn failure(block: &Block, output: &str, status: &str) -> Option<String> {
 
 /// Runs the page in an empty directory, as a user whose server was started with nothing configured.
 fn run(page: &str, at_least: usize) {
+    run_with(page, at_least, &[]);
+}
+
+/// The same, with these variables.
+fn run_with(page: &str, at_least: usize, variables: &[(&str, String)]) {
     let blocks = page_blocks(page);
     assert!(blocks.len() >= at_least, "{page}: only {} blocks were found", blocks.len());
     let home = tempfile::tempdir().expect("a directory");
@@ -129,6 +135,7 @@ fn run(page: &str, at_least: usize) {
     let mut shell = program(&server.address, "timeout");
     shell.args([LIMIT_SECONDS, "sh", "-uc", &script(&blocks)]).current_dir(&work).stdin(Stdio::null());
     as_reader(&mut shell, home.path());
+    shell.envs(variables.iter().map(|(name, value)| (name, value)));
     check_blocks(page, &blocks, &mut shell);
 }
 
@@ -180,7 +187,8 @@ fn the_operators_tasks_go_as_the_page_shows() {
 
 #[test]
 fn backup_drill_and_restore_go_as_the_page_shows() {
-    run("operating/backup.md", 5);
+    let objects = object_server();
+    run_with("operating/backup.md", 9, &environment(&objects));
 }
 
 #[test]

@@ -155,7 +155,8 @@ fn a_clock_that_jumps() {
     run_prepared("clock-jump.md", 3, |runbook, _| {
         let store = ticking().close();
         let tomorrow = now_unix_ms() + 86_400_000;
-        let options = BackupOptions { now_unix_ms: tomorrow, rate: None, timeout: Duration::from_secs(60) };
+        let options =
+            BackupOptions { key: None, now_unix_ms: tomorrow, rate: None, timeout: Duration::from_secs(60) };
         let to = runbook.join("tomorrow");
         backup::take(store.path(), &to, &options, &Quiet, &mut |what| panic!("{what}")).expect("a backup");
     });
