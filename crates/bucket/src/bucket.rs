@@ -10,7 +10,7 @@ use object_store::list::PaginatedListOptions;
 use object_store::path::Path;
 use object_store::{GetOptions, GetRange, ObjectStoreExt as _, PutMode, PutOptions, PutPayload};
 use store::object::{
-    ObjectRange, ObjectUpload, Objects, ObjectsError, ObjectsErrorKind, Page, Pause, RetryPolicy,
+    NewObject, ObjectRange, ObjectUpload, Objects, ObjectsError, ObjectsErrorKind, Page, Pause, RetryPolicy,
 };
 
 use crate::counts::RequestCounts;
@@ -325,6 +325,23 @@ impl Objects for Bucket {
         };
         let read = self.0.runtime.block_on(read);
         read.unwrap_or_else(|| ranges.iter().map(|_| Err(stopped())).collect())
+    }
+
+    fn put_all_if_absent(&self, objects: &[NewObject]) -> Vec<Result<(), ObjectsError>> {
+        let bucket = Arc::clone(&self.0);
+        let owned: Vec<(String, Bytes)> = objects
+            .iter()
+            .map(|object| (object.name.clone(), Bytes::copy_from_slice(&object.bytes)))
+            .collect();
+        let put = async move {
+            let requests = owned.into_iter().map(|(name, bytes)| {
+                let bucket = Arc::clone(&bucket);
+                async move { bucket.put(&name, bytes, PutMode::Create).await }
+            });
+            futures_util::stream::iter(requests).buffered(CONCURRENT_MAX).collect::<Vec<_>>().await
+        };
+        let put = self.0.runtime.block_on(put);
+        put.unwrap_or_else(|| objects.iter().map(|_| Err(stopped())).collect())
     }
 
     fn delete_all(&self, names: &[String]) -> Result<(), ObjectsError> {

@@ -5,6 +5,8 @@ use std::time::Duration;
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
+use crate::output::Output;
+
 /// Delay before the bar appears: shorter transfers show none.
 const SHOWN_AFTER: Duration = Duration::from_secs(1);
 
@@ -49,6 +51,38 @@ impl ByteProgress {
         } else if self.visible && self.bar.is_hidden() && self.bar.elapsed() > SHOWN_AFTER {
             self.bar.set_draw_target(ProgressDrawTarget::stderr());
         }
+    }
+}
+
+/// A progress bar that counts things, such as requests.
+pub struct CountProgress {
+    bar: ProgressBar,
+    visible: bool,
+}
+
+impl CountProgress {
+    /// A bar labelled `what`; it stays hidden unless standard error is a terminal and the output is for people.
+    pub fn new(what: &'static str, output: Output) -> Self {
+        let style = ProgressStyle::with_template("{msg} {wide_bar} {pos}/{len}")
+            .expect("the template is a constant that parses");
+        let bar = ProgressBar::with_draw_target(Some(0), ProgressDrawTarget::hidden());
+        let visible = output == Output::Text && std::io::stderr().is_terminal();
+        Self { bar: bar.with_style(style).with_message(what), visible }
+    }
+
+    /// So many are done, of so many.
+    pub fn set(&self, done: u64, all: u64) {
+        self.bar.set_length(all.max(done));
+        self.bar.set_position(done);
+        if self.visible && self.bar.is_hidden() && self.bar.elapsed() > SHOWN_AFTER {
+            self.bar.set_draw_target(ProgressDrawTarget::stderr());
+        }
+    }
+}
+
+impl Drop for CountProgress {
+    fn drop(&mut self) {
+        self.bar.finish_and_clear();
     }
 }
 

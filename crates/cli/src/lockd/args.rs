@@ -15,9 +15,11 @@ use crate::auth::AuthCommand;
 use crate::backup::BackupArgs;
 use crate::bucket_flags::BucketFlags;
 use crate::copy::CopyArgs;
+use crate::cost::CostArgs;
 use crate::health::HealthArgs;
 use crate::local_store::StoreArg;
 use crate::mcp::Mcp;
+use crate::probe::ProbeArgs;
 use crate::reload::ReloadArgs;
 use crate::restore::RestoreArgs;
 use crate::run::RunArgs;
@@ -124,6 +126,14 @@ pub(crate) enum StoreCommand {
     /// fencing tokens still grow. TO appears as a store only after it was recovered to the state of FROM and every document
     /// was read back; a copy that was interrupted is refused by servers and by further copies.
     Copy(Box<CopyArgs>),
+    /// Test whether an object store can be trusted with a log, and print a verdict.
+    ///
+    /// Races conditional creates over every address of the endpoint, and checks lists, deletions, uploads, rights, lifecycle
+    /// rules and latency. Creates objects below `probe/` in the prefix, and removes them. A server runs the short form at
+    /// each start, and refuses a store that is not fit.
+    Probe(Box<ProbeArgs>),
+    /// Estimate the requests a month of a store in a bucket, and what they cost.
+    Cost(Box<CostArgs>),
     /// Write the documents of a store as lines of JSON, and its leases as information.
     ///
     /// Read-only: a server may have the store open. The documents are those of one moment, with their versions and etags.

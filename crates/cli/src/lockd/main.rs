@@ -10,6 +10,7 @@ mod backup;
 mod bucket_flags;
 mod check;
 mod copy;
+mod cost;
 mod cut;
 mod dump;
 mod health;
@@ -19,6 +20,7 @@ mod log_replay;
 mod logs;
 mod mcp;
 mod outcome_fields;
+mod probe;
 mod reload;
 mod restore;
 mod run;
@@ -72,6 +74,8 @@ fn main() -> ExitCode {
         LockdCommand::Store { command: StoreCommand::Dump(dump) } => dump::dump(dump).map(|()| 0),
         LockdCommand::Store { command: StoreCommand::Who(args) } => who::who(args).map(|()| 0),
         LockdCommand::Store { command: StoreCommand::Copy(args) } => copy::run(args).map(|()| 0),
+        LockdCommand::Store { command: StoreCommand::Probe(args) } => probe::run(args).map(|()| 0),
+        LockdCommand::Store { command: StoreCommand::Cost(args) } => cost::run(args).map(|()| 0),
         LockdCommand::Store { command: StoreCommand::Export(args) } => transfer::export(args).map(|()| 0),
         LockdCommand::Store { command: StoreCommand::Import(args) } => transfer::import(args).map(|()| 0),
         LockdCommand::Store { command: StoreCommand::Cut(cut) } => cut::cut(cut).map(|()| 0),
