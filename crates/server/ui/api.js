@@ -8,7 +8,6 @@ const CALLS = {
   leases: ['GET', '/v1/leases'],
   lease: ['GET', '/v1/leases/{id}'],
   keys: ['GET', '/v1/keys'],
-  describe: ['GET', '/v1/describe'],
   resource_state: ['GET', '/v1/resource/{resource}/state'],
   resource_history: ['GET', '/v1/resource/{resource}/history'],
   contention: ['GET', '/v1/contention'],

@@ -55,6 +55,7 @@ async function show() {
   const [title, load] = PAGES[target];
   context.ns = query.get('ns') ?? '';
   fillNav();
+  document.querySelectorAll('dialog').forEach((one) => one.close());
   page?.close?.();
   page = null;
   const params = Object.fromEntries(query);

@@ -19,7 +19,7 @@ export function open(root, params, context) {
   const text = `${resource.kind}:${resource.name}`;
   const isKey = resource.kind === 'KEY';
   const holder = h('div', {}), past = h('div', {}), queue = h('div', {}), documentPlace = h('div', {}), changes = h('div', {});
-  let state = null, description = null, history = null, contention = null;
+  let state = null, stored = null, history = null, contention = null;
   const spans = h('div', { class: 'choice', role: 'group', 'aria-label': 'Time span' });
   /** The shortest span that shows everything that is known. */
   const fitting = () => {
@@ -43,9 +43,9 @@ export function open(root, params, context) {
   async function load() {
     try {
       const of = { namespace, resource: text };
-      [state, history, contention, description] = await Promise.all([
+      [state, history, contention, stored] = await Promise.all([
         get('resource_state', of), get('resource_history', of), get('contention', of),
-        isKey ? get('describe', { namespace, key: resource.name }).catch((error) => { if (error.status === 404) return null; throw error; }) : null,
+        isKey ? get('keys', { namespace, prefix: resource.name, limit: 1 }).then(({ keys }) => keys.find((one) => one.key === resource.name)) : undefined,
       ]);
       render(holder, holders()); drawPast();
       render(queue, waiters()); render(changes, changeTable());
@@ -55,7 +55,7 @@ export function open(root, params, context) {
 
   function holders() {
     if (!state.leases.length) return h('div', { class: 'holder free' }, badge('free', 'good'), h('span', {}, 'No lease on it.'),
-      description && h('span', { class: 'hint' }, `Version ${number(description.version)}.`));
+      stored && h('span', { class: 'hint' }, `Version ${number(stored.version)}.`));
     const operates = context.me.operates(namespace);
     return state.leases.slice(0, 20).map((lease) => h('div', { class: 'holder' },
       h('dl', {},
@@ -90,13 +90,13 @@ export function open(root, params, context) {
 
   let shownEtag = null;
   async function loadDocument() {
-    const etag = description?.state_etag ?? '';
+    const etag = stored?.state_etag ?? '';
     if (etag === shownEtag) return;
     const { me } = context;
     const mayEdit = me.can(namespace, 'w') && me.can(namespace, 'r');
     const editing = mayEdit && h('button', { type: 'button', 'data-id': 'edit', click: () => edit(namespace, resource.name, () => { shownEtag = null; load(); }) }, 'Edit…');
-    const bytes = description?.state_bytes ?? 0;
-    const about = etag && h('p', { class: 'hint' }, `Version ${number(description.version)}, ${number(bytes)} bytes, ${span(now() - description.updated_at_unix * 1000)} ago`);
+    const bytes = stored?.state_bytes ?? 0;
+    const about = etag && h('p', { class: 'hint' }, `Version ${number(stored.version)}, ${number(bytes)} bytes, ${span(now() - stored.updated_at_unix * 1000)} ago`);
     let content;
     if (!etag) content = empty('No document');
     else if (!me.can(namespace, 'p')) content = h('p', { class: 'hint' }, 'Reading it without a lease needs the right p in this namespace.');

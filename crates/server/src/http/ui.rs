@@ -135,7 +135,109 @@ impl Asset {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeSet;
+
+    use axum::Extension;
+    use axum::body::Body;
+    use axum::http::Request;
+    use http_body_util::BodyExt;
+    use identity::Role;
+    use serde_json::Value;
+    use tower::ServiceExt;
+
     use super::*;
+    use crate::backend::shards::RequestLimits;
+    use crate::peer::Peer;
+
+    async fn ask(limits: RequestLimits, request: Request<Body>) -> (StatusCode, HeaderMap, Vec<u8>) {
+        let backend = crate::testing::backend(limits);
+        let router = crate::http::router::router(&backend).layer(Extension(Peer::anonymous(Role::Worker)));
+        let response = router.oneshot(request).await.expect("it always answers");
+        let (head, body) = response.into_parts();
+        (head.status, head.headers, body.collect().await.expect("a response").to_bytes().to_vec())
+    }
+
+    async fn get_file(path: &str) -> (StatusCode, HeaderMap, Vec<u8>) {
+        ask(RequestLimits::default(), Request::get(path).body(Body::empty()).expect("a valid request")).await
+    }
+
+    #[tokio::test]
+    async fn every_file_is_served_with_its_type_and_a_policy() {
+        for asset in ASSETS {
+            let (status, headers, body) = get_file(&format!("/ui/{}", asset.name)).await;
+            assert_eq!((status, &body[..]), (StatusCode::OK, &*asset.content()), "{}", asset.name);
+            assert_eq!(headers["content-type"], asset.content_type);
+            let policy = headers["content-security-policy"].to_str().expect("text");
+            assert!(policy.starts_with("default-src 'self';") && !policy.contains("unsafe"), "{policy}");
+            assert!(policy.contains("frame-ancestors 'none'"));
+            assert_eq!(headers["x-content-type-options"], "nosniff");
+            assert_eq!(headers["referrer-policy"], "no-referrer");
+            assert_eq!(headers["cache-control"], "no-cache");
+        }
+        let (status, headers, body) = get_file("/ui/").await;
+        assert_eq!((status, &headers["content-type"]), (StatusCode::OK, &HeaderValue::from_static(HTML)));
+        assert!(body.starts_with(b"<!doctype html>"));
+        assert_eq!(get_file("/ui").await.1["location"], "/ui/");
+        for path in ["/ui/nothing.js", "/ui/../Cargo.toml", "/ui/%2e%2e%2fCargo.toml", "/ui/app.js/", "/uix"] {
+            assert_eq!(get_file(path).await.0, StatusCode::NOT_FOUND, "{path}");
+        }
+    }
+
+    #[tokio::test]
+    async fn a_known_file_is_not_sent_again() {
+        let etag = get_file("/ui/app.js").await.1["etag"].clone();
+        let request = Request::get("/ui/app.js").header("if-none-match", etag).body(Body::empty());
+        let (status, headers, body) =
+            ask(RequestLimits::default(), request.expect("a valid request")).await;
+        assert_eq!((status, body.len()), (StatusCode::NOT_MODIFIED, 0));
+        assert!(headers.contains_key("content-security-policy"));
+    }
+
+    #[tokio::test]
+    async fn a_setting_turns_the_console_off() {
+        let off = RequestLimits { ui: false, ..RequestLimits::default() };
+        for path in ["/ui/", "/ui", "/ui/app.js"] {
+            let request = Request::get(path).body(Body::empty()).expect("a valid request");
+            assert_eq!(ask(off, request).await.0, StatusCode::NOT_FOUND, "{path}");
+        }
+    }
+
+    /// The pages of a console drifted away from the API of its server for three releases of another product.
+    #[tokio::test]
+    async fn the_console_calls_nothing_that_is_not_in_the_description() {
+        let (_, _, document) = get_file("/openapi.json").await;
+        let document: Value = serde_json::from_slice(&document).expect("JSON");
+        let (_, _, script) = get_file("/ui/api.js").await;
+        let script = String::from_utf8(script).expect("text");
+        let table = script.split("const CALLS = {").nth(1).and_then(|rest| rest.split("};").next());
+        let mut called = BTreeSet::new();
+        for line in table.expect("the table of calls").lines().filter(|line| line.contains(": [")) {
+            let (name, call) = line.trim().split_once(": [").expect("a row");
+            let mut parts = call.split('\'').skip(1).step_by(2);
+            let (method, path) = (parts.next().expect("a method"), parts.next().expect("a path"));
+            let operation = &document["paths"][path][method.to_lowercase()];
+            assert_eq!(operation["operationId"], name, "{method} {path}");
+            called.insert(name.to_string());
+        }
+        assert!(called.len() > 15, "{called:?}");
+        for asset in ASSETS.iter().filter(|asset| asset.content_type == SCRIPT) {
+            let content = asset.content();
+            let text = std::str::from_utf8(&content).expect("text");
+            if asset.name == "api.js" {
+                assert_eq!(text.matches("fetch(").count(), 2, "the calls, and the session of `lockc console`");
+                continue;
+            }
+            for bypass in ["fetch(", "XMLHttpRequest", "EventSource", "WebSocket", "sendBeacon", "'/v1"] {
+                assert!(!text.contains(bypass), "{}: {bypass}", asset.name);
+            }
+            for used in ["get('", "post('", "send('", "list('"] {
+                for call in text.split(used).skip(1).map(|rest| rest.split('\'').next().expect("a name")) {
+                    let is_other = call.contains(['.', '/']) || ["ns", "p", "r", "w"].contains(&call);
+                    assert!(is_other || called.contains(call), "{}: {call}", asset.name);
+                }
+            }
+        }
+    }
 
     /// The most bytes of all files together.
     const TOTAL_MAX: usize = 120_000;
