@@ -11,6 +11,7 @@ mod certificate_errors;
 mod check;
 mod client;
 mod commands;
+mod console;
 mod curl;
 mod cut;
 mod discovery;
