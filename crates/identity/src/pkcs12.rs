@@ -56,7 +56,11 @@ impl ClientBundle {
         let mut bags = certificate_bag(own, &attributes);
         bags.extend(certificate_bag(self.anchors().issuer(), &[]));
         let shrouded = seal(key.secret_pkcs8_der(), passphrase, fill);
-        let key_bag = sequence(&[oid(KEY_BAG), explicit(0, &sequence(&[shrouded.algorithm, octets(&shrouded.bytes)])), attributes]);
+        let key_bag = sequence(&[
+            oid(KEY_BAG),
+            explicit(0, &sequence(&[shrouded.algorithm, octets(&shrouded.bytes)])),
+            attributes,
+        ]);
         let certificates = seal(&sequence(&[bags]), passphrase, fill);
         let content = sequence(&[oid(DATA), certificates.algorithm, tagged(0x80, &certificates.bytes)]);
         let encrypted = sequence(&[oid(ENCRYPTED_DATA), explicit(0, &sequence(&[integer(0), content]))]);

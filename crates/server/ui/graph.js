@@ -3,7 +3,7 @@
 import { h, s, visible } from './dom.js';
 import { partyOf, resourceText } from './overview.js';
 
-const NODES_MAX = 40, WIDTH = 150, HEIGHT = 34, GAP_X = 110, GAP_Y = 14;
+const NODES_MAX = 40, WIDTH = 180, HEIGHT = 34, GAP_X = 160, GAP_Y = 14;
 
 /** Parties with their depth, and edges between them. */
 export function layers(waiting) {
@@ -54,7 +54,7 @@ function edgeOf({ from, to, resources }) {
 }
 
 function nodeOf(one, most) {
-  const text = visible(one.id), shown = text.length > 18 ? `${text.slice(0, 17)}…` : text;
+  const text = visible(one.id), shown = text.length > 21 ? `${text.slice(0, 20)}…` : text;
   return s('g', { class: `node${most ? ' most' : ''}` }, s('title', {}, `${text}: blocks ${one.blocks}, waits ${one.waits}`),
     s('rect', { x: one.x, y: one.y, width: WIDTH, height: HEIGHT, rx: 5 }),
     s('text', { x: one.x + 10, y: one.y + 21 }, shown),

@@ -58,7 +58,12 @@ fn print_once(output: Output, args: &LockcTopArgs, snapshot: Snapshot) -> Comman
     print_rows(output, &serde_json::json!({ "leases": rows, "more": view.snapshot.more }), &columns, &rows)
 }
 
-async fn live(client: &Client, namespace: Option<&str>, screen: &mut Screen, view: &mut View) -> CommandResult {
+async fn live(
+    client: &Client,
+    namespace: Option<&str>,
+    screen: &mut Screen,
+    view: &mut View,
+) -> CommandResult {
     let mut changed = follow(client.clone(), namespace.map(str::to_string));
     loop {
         screen.draw(&view.draw(screen.size(), now_unix_ms()))?;

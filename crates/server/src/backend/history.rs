@@ -60,9 +60,9 @@ impl HistoryRecord {
         let agent = self.agent.as_ref().map_or(0, |agent| agent.as_str().len());
         let listed = match &self.fact {
             HistoryFact::Contention { holders, .. } => size_of_val(holders.as_slice()),
-            HistoryFact::Lease { event: Event::Committed { key, .. } | Event::Removed { key, .. }, .. } => {
-                key.as_str().len()
-            }
+            HistoryFact::Lease {
+                event: Event::Committed { key, .. } | Event::Removed { key, .. }, ..
+            } => key.as_str().len(),
             HistoryFact::Lease { .. } => 0,
         };
         RECORD_BYTES + self.identity.as_str().len() + agent + listed

@@ -125,7 +125,10 @@ fn epoch_after(event: &Event, before: Option<u64>, current: u64) -> u64 {
     let has_authority = |epoch: u64| epoch % 2 == 1;
     match (event, before) {
         (Event::Granted(..), _) => 1,
-        (Event::Rebound(..) | Event::Released(_) | Event::Expired { .. } | Event::Revoked(_), Some(before)) => {
+        (
+            Event::Rebound(..) | Event::Released(_) | Event::Expired { .. } | Event::Revoked(_),
+            Some(before),
+        ) => {
             // A lease on hold that is released or revoked has lost its authority before.
             let gains = matches!(event, Event::Rebound(..));
             if has_authority(before) == gains { before } else { before + 1 }
@@ -145,8 +148,7 @@ fn append_contention(backend: &Backend, entry: &BufferedEvent) {
     let mut subjects: Vec<_> =
         members.map(|member| HistorySubject::resource(namespace, &member.resource)).collect();
     subjects.extend(contended.agent.as_ref().map(|agent| HistorySubject::agent(namespace, agent)));
-    let fact =
-        HistoryFact::Contention { outcome: contended.outcome, holders: contended.holders.clone() };
+    let fact = HistoryFact::Contention { outcome: contended.outcome, holders: contended.holders.clone() };
     let (identity, agent) = (contended.identity.clone(), contended.agent.clone());
     let (id, unix_ms, members) = (entry.id, entry.unix_ms, contended.members.len());
     backend.history.record(&subjects, HistoryRecord { id, unix_ms, identity, agent, fact, members });

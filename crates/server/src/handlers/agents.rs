@@ -101,6 +101,7 @@ pub(crate) async fn set_state(
             commands.announce(false, operator, announcement).await?
         }
     };
+    history_feed::catch_up(&backend).await?;
     Ok(Json(presented_with_activity(&backend, &namespace, &view)))
 }
 

@@ -128,9 +128,13 @@ impl PlainSocket {
 /// Whether a user followed a link on another site to a page of the console: such a request is answered with a file that
 /// is the same for everyone, and that no other page may frame.
 fn is_followed_link<B>(request: &Request<B>) -> bool {
-    let is = |name: &HeaderName, wanted: &str| request.headers().get(name).is_some_and(|value| value == wanted);
+    let is =
+        |name: &HeaderName, wanted: &str| request.headers().get(name).is_some_and(|value| value == wanted);
     let is_page = [ui::PATH, ui::PATH_BARE].contains(&request.uri().path());
-    request.method() == Method::GET && is_page && is(&SEC_FETCH_MODE, "navigate") && is(&SEC_FETCH_DEST, "document")
+    request.method() == Method::GET
+        && is_page
+        && is(&SEC_FETCH_MODE, "navigate")
+        && is(&SEC_FETCH_DEST, "document")
 }
 
 /// Every host that the request names: in its target and in `Host`; `None` for one that is malformed.
@@ -265,8 +269,16 @@ mod tests {
         );
         for guard in [&plain, &tls, &unix] {
             // A link to the console in a chat was refused: the browser marks the first request of the page as cross-site.
-            let link = [("sec-fetch-site", "cross-site"), ("sec-fetch-mode", "navigate"), ("sec-fetch-dest", "document")];
-            let framed = [("sec-fetch-site", "cross-site"), ("sec-fetch-mode", "navigate"), ("sec-fetch-dest", "iframe")];
+            let link = [
+                ("sec-fetch-site", "cross-site"),
+                ("sec-fetch-mode", "navigate"),
+                ("sec-fetch-dest", "document"),
+            ];
+            let framed = [
+                ("sec-fetch-site", "cross-site"),
+                ("sec-fetch-mode", "navigate"),
+                ("sec-fetch-dest", "iframe"),
+            ];
             assert!(passes(guard, "/ui/", &link) && !passes(guard, "/ui/", &framed));
             assert!(!passes(guard, "/v1/leases", &link) && !passes(guard, "/ui/app.js", &link));
             assert!(!passes(guard, "/v1/leases", &[("sec-fetch-site", "cross-site")]));

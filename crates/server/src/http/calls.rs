@@ -12,8 +12,8 @@ use utoipa::openapi::schema::{AllOfBuilder, ArrayBuilder, ObjectBuilder, Schema,
 use utoipa::openapi::{ContentBuilder, HeaderBuilder, Ref, RefOr, Required, ResponseBuilder};
 
 use crate::handlers::{
-    acquire, agents as agent_calls, bulk, contention as contention_calls, events, health, history as history_calls, holder, manifest,
-    operator, read, reload, views as view_calls, write,
+    acquire, agents as agent_calls, bulk, contention as contention_calls, events, health,
+    history as history_calls, holder, manifest, operator, read, reload, views as view_calls, write,
 };
 use crate::http::openapi::{self, ApiCall, HeaderEtag, HeaderEventId, HeaderNumber, anything, json, number};
 

@@ -158,7 +158,12 @@ impl RequestObserver {
         let acts = acts.map(|call| ((call.path, call.verb()), call.name));
         RequestObserver {
             backend: Arc::clone(backend),
-            routes: calls.iter().map(|call| call.path).chain(ui::PATHS).map(|path| (path, RouteMetrics::new(path))).collect(),
+            routes: calls
+                .iter()
+                .map(|call| call.path)
+                .chain(ui::PATHS)
+                .map(|path| (path, RouteMetrics::new(path)))
+                .collect(),
             unknown: RouteMetrics::new(UNKNOWN),
             without_query: without.collect(),
             operator_acts: acts.collect(),

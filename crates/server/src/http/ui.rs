@@ -32,7 +32,8 @@ pub(crate) const PATHS: [&str; 3] = [PATH, PATH_BARE, FILE_PATH];
 /// The first page's file.
 const INDEX: &str = "index.html";
 
-const POLICY: &str = "default-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'; object-src 'none'";
+const POLICY: &str =
+    "default-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'; object-src 'none'";
 
 /// The headers of every file.
 const HEADERS: [(&str, &str); 7] = [
@@ -178,7 +179,8 @@ mod tests {
         assert_eq!((status, &headers["content-type"]), (StatusCode::OK, &HeaderValue::from_static(HTML)));
         assert!(body.starts_with(b"<!doctype html>"));
         assert_eq!(get_file("/ui").await.1["location"], "/ui/");
-        for path in ["/ui/nothing.js", "/ui/../Cargo.toml", "/ui/%2e%2e%2fCargo.toml", "/ui/app.js/", "/uix"] {
+        for path in ["/ui/nothing.js", "/ui/../Cargo.toml", "/ui/%2e%2e%2fCargo.toml", "/ui/app.js/", "/uix"]
+        {
             assert_eq!(get_file(path).await.0, StatusCode::NOT_FOUND, "{path}");
         }
     }
@@ -187,8 +189,7 @@ mod tests {
     async fn a_known_file_is_not_sent_again() {
         let etag = get_file("/ui/app.js").await.1["etag"].clone();
         let request = Request::get("/ui/app.js").header("if-none-match", etag).body(Body::empty());
-        let (status, headers, body) =
-            ask(RequestLimits::default(), request.expect("a valid request")).await;
+        let (status, headers, body) = ask(RequestLimits::default(), request.expect("a valid request")).await;
         assert_eq!((status, body.len()), (StatusCode::NOT_MODIFIED, 0));
         assert!(headers.contains_key("content-security-policy"));
     }
@@ -224,7 +225,11 @@ mod tests {
             let content = asset.content();
             let text = std::str::from_utf8(&content).expect("text");
             if asset.name == "api.js" {
-                assert_eq!(text.matches("fetch(").count(), 2, "the calls, and the session of `lockc console`");
+                assert_eq!(
+                    text.matches("fetch(").count(),
+                    2,
+                    "the calls, and the session of `lockc console`"
+                );
                 continue;
             }
             for bypass in ["fetch(", "XMLHttpRequest", "EventSource", "WebSocket", "sendBeacon", "'/v1"] {
@@ -261,14 +266,28 @@ mod tests {
         for asset in ASSETS {
             let content = asset.content();
             let text = std::str::from_utf8(&content).expect("text");
-            for forbidden in
-                ["innerHTML", "outerHTML", "insertAdjacentHTML", "document.write", "eval(", "new Function", " style=\"", "onclick=", "<style", "javascript:"]
-            {
+            for forbidden in [
+                "innerHTML",
+                "outerHTML",
+                "insertAdjacentHTML",
+                "document.write",
+                "eval(",
+                "new Function",
+                " style=\"",
+                "onclick=",
+                "<style",
+                "javascript:",
+            ] {
                 assert!(!text.contains(forbidden), "{}: {forbidden}", asset.name);
             }
             for url in text.split("http").skip(1) {
                 let is_url = url.starts_with("://") || url.starts_with("s://");
-                assert!(!is_url || url.starts_with("://www.w3.org/2000/svg"), "{}: http{:.40}", asset.name, url);
+                assert!(
+                    !is_url || url.starts_with("://www.w3.org/2000/svg"),
+                    "{}: http{:.40}",
+                    asset.name,
+                    url
+                );
             }
         }
     }

@@ -65,10 +65,7 @@ async fn the_history_of_a_key_has_every_change_with_epoch_and_token() {
     let entries = history["entries"].as_array().expect("a list");
     let epochs: Vec<Option<u64>> = entries.iter().map(|entry| entry["lease_epoch"].as_u64()).collect();
     let epoch = Some;
-    assert_eq!(
-        epochs,
-        [epoch(1), epoch(1), None, epoch(2), epoch(2), epoch(1), epoch(2), None, epoch(3)]
-    );
+    assert_eq!(epochs, [epoch(1), epoch(1), None, epoch(2), epoch(2), epoch(1), epoch(2), None, epoch(3)]);
     assert_eq!(entries[3]["fencing_token"], first["fencing_token"], "the token that was ended");
     assert_eq!(entries[8]["fencing_token"], rebound["fencing_token"]);
     assert_eq!(entries[1]["version"], 1);
@@ -115,7 +112,10 @@ async fn a_history_is_bounded_in_bytes() {
     let resources: Vec<Value> = (0..128).map(|n| json!({"kind": "FILE", "name": format!("/f{n}")})).collect();
     server.acquire(json!({ "resources": resources })).await;
     let file = history(&server, "FILE:%2Ff127").await;
-    assert_eq!((events(&file), &file["entries"][0]["member_count"]), (vec!["granted".to_string()], &json!(128)));
+    assert_eq!(
+        (events(&file), &file["entries"][0]["member_count"]),
+        (vec!["granted".to_string()], &json!(128))
+    );
 }
 
 #[tokio::test]
@@ -140,10 +140,7 @@ async fn clients_learn_their_own_rights() {
     assert_eq!(me["version"], env!("CARGO_PKG_VERSION"));
     let (_, me) = server.worker("w", "b:rp a:w").get("/v1/whoami").await;
     assert_eq!(me["role"], "worker");
-    assert_eq!(
-        me["rights"],
-        json!([{"namespace": "a", "rights": "w"}, {"namespace": "b", "rights": "rp"}])
-    );
+    assert_eq!(me["rights"], json!([{"namespace": "a", "rights": "w"}, {"namespace": "b", "rights": "rp"}]));
 }
 
 #[tokio::test]
@@ -157,10 +154,14 @@ async fn the_queue_of_one_resource_and_the_victims_of_wait_die_are_listed() {
             waiting.post("/v1/acquire", &[], &json!({"key": key, "block_seconds": 30}).to_string()).await
         });
     }
-    let all = within("waits", server.until("/v1/contention", |body| body["waiting"].as_array().is_some_and(|all| all.len() == 3)));
+    let all = within(
+        "waits",
+        server.until("/v1/contention", |body| body["waiting"].as_array().is_some_and(|all| all.len() == 3)),
+    );
     all.await;
     let (_, of_b) = server.get("/v1/contention?resource=KEY:b").await;
-    let names: Vec<&Value> = of_b["waiting"].as_array().expect("a list").iter().map(|one| &one["resources"][0]["name"]).collect();
+    let names: Vec<&Value> =
+        of_b["waiting"].as_array().expect("a list").iter().map(|one| &one["resources"][0]["name"]).collect();
     assert_eq!(names, ["b", "b"]);
     assert_eq!(server.get("/v1/contention?resource=nonsense").await.0, 400);
 

@@ -66,13 +66,15 @@ impl Gate {
     fn is_own_host(&self, uri: &Uri, headers: &HeaderMap) -> bool {
         let named = headers.get_all(HOST).iter().map(|host| host.to_str().unwrap_or_default());
         let named: Vec<&str> = named.chain(uri.authority().map(|authority| authority.as_str())).collect();
-        !named.is_empty() && named.iter().all(|host| self.hosts.iter().any(|own| own.eq_ignore_ascii_case(host)))
+        !named.is_empty()
+            && named.iter().all(|host| self.hosts.iter().any(|own| own.eq_ignore_ascii_case(host)))
     }
 
     /// `is_link`: the first page may be opened by a link of any page.
     fn is_own_page(&self, headers: &HeaderMap, is_link: bool) -> bool {
         let text = |name: &str| headers.get(name).and_then(|value| value.to_str().ok()).unwrap_or_default();
-        let is_navigation = is_link && text("sec-fetch-mode") == "navigate" && text("sec-fetch-dest") == "document";
+        let is_navigation =
+            is_link && text("sec-fetch-mode") == "navigate" && text("sec-fetch-dest") == "document";
         let is_own = |origin: &str| self.hosts.iter().any(|host| origin == format!("http://{host}"));
         let origins = headers.get_all(ORIGIN).iter().map(|origin| origin.to_str().unwrap_or_default());
         let site = text("sec-fetch-site");
@@ -144,7 +146,8 @@ mod tests {
         assert_eq!(code(&refused), Some(Code::Unauthenticated));
         let wrong = ask(&gate, &Method::POST, "/session", &[HOST, ("x-console-token", &"0".repeat(64))]);
         assert_eq!(code(&wrong), Some(Code::Unauthenticated), "and it does not use up the right one");
-        let Admission::Session(session) = ask(&gate, &Method::POST, "/session", &[HOST, ("x-console-token", token)])
+        let Admission::Session(session) =
+            ask(&gate, &Method::POST, "/session", &[HOST, ("x-console-token", token)])
         else {
             panic!("the right token")
         };

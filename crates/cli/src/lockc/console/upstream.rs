@@ -57,9 +57,10 @@ impl Upstream {
             StatusCode::NOT_FOUND => Err(usage_error(
                 "the server serves no console: it is older, or its setting --ui is false; `lockc top` needs none",
             )),
-            status => {
-                Err(Failure::new(UNAVAILABLE, format!("the server does not serve its console: status={status}")))
-            }
+            status => Err(Failure::new(
+                UNAVAILABLE,
+                format!("the server does not serve its console: status={status}"),
+            )),
         }
     }
 
@@ -68,7 +69,10 @@ impl Upstream {
         self.forward(request.map(Either::Left)).await
     }
 
-    async fn forward(&self, mut request: Request<Either<Incoming, Empty<Bytes>>>) -> Result<Response<Incoming>, Failure> {
+    async fn forward(
+        &self,
+        mut request: Request<Either<Incoming, Empty<Bytes>>>,
+    ) -> Result<Response<Incoming>, Failure> {
         withhold(request.headers_mut());
         request.headers_mut().insert(HOST, HeaderValue::from_static(SERVER_NAME));
         let mut sender = match self.take_idle() {
@@ -76,7 +80,8 @@ impl Upstream {
             None => self.open().await?,
         };
         let lost = |error: hyper::Error| {
-            let what = format!("the connection to the server was lost; the request may have been applied: {error}");
+            let what =
+                format!("the connection to the server was lost; the request may have been applied: {error}");
             Failure::new(UNAVAILABLE, escape(&what))
         };
         let mut response = sender.send_request(request).await.map_err(lost)?;
@@ -87,7 +92,8 @@ impl Upstream {
 
     async fn open(&self) -> Result<Sender, Failure> {
         let tunnel = self.client.tunnel().await.map_err(client_failure)?;
-        let lost = |error: hyper::Error| Failure::new(UNAVAILABLE, escape(&format!("no HTTP connection: {error}")));
+        let lost =
+            |error: hyper::Error| Failure::new(UNAVAILABLE, escape(&format!("no HTTP connection: {error}")));
         let (sender, connection) = http1::handshake(TokioIo::new(tunnel)).await.map_err(lost)?;
         tokio::spawn(connection);
         Ok(sender)

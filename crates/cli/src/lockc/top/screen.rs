@@ -33,7 +33,8 @@ const LEAVE: &str = "\x1b[?25h\x1b[?1049l";
 
 impl Screen {
     pub(super) fn open() -> Result<Screen, Failure> {
-        let raw_mode = |error: rustix::io::Errno| failed("setting up the terminal", &std::io::Error::from(error));
+        let raw_mode =
+            |error: rustix::io::Errno| failed("setting up the terminal", &std::io::Error::from(error));
         let before = tcgetattr(io::stdin()).map_err(raw_mode)?;
         let mut raw = before.clone();
         raw.make_raw();
@@ -72,7 +73,9 @@ impl Screen {
 
     fn write(&self, text: &str) -> Result<(), Failure> {
         let mut out = io::stdout().lock();
-        out.write_all(text.as_bytes()).and_then(|()| out.flush()).map_err(|error| failed("writing to the terminal", &error))
+        out.write_all(text.as_bytes())
+            .and_then(|()| out.flush())
+            .map_err(|error| failed("writing to the terminal", &error))
     }
 }
 
@@ -129,12 +132,9 @@ mod tests {
         assert_eq!(keys_of(b"\x1bOB"), [Key::Down]);
         assert_eq!(keys_of(b"\x1b"), [Key::Escape]);
         assert!(keys_of(b"\x1b[5~").is_empty());
-        assert_eq!(keys_of("q\u{e9}\r\x7f\x03".as_bytes()), [
-            Key::Character('q'),
-            Key::Character('\u{e9}'),
-            Key::Enter,
-            Key::Backspace,
-            Key::Interrupt
-        ]);
+        assert_eq!(
+            keys_of("q\u{e9}\r\x7f\x03".as_bytes()),
+            [Key::Character('q'), Key::Character('\u{e9}'), Key::Enter, Key::Backspace, Key::Interrupt]
+        );
     }
 }

@@ -11,9 +11,11 @@ use super::view::IdentityReport;
 use super::{fill, read_client};
 
 #[derive(Args)]
-#[command(after_help = "The passphrase protects the file on its way into the browser, which asks for it; delete the file then.\n\n\
+#[command(
+    after_help = "The passphrase protects the file on its way into the browser, which asks for it; delete the file then.\n\n\
                         Example:\n  lockd auth export --in client.pem --p12 client.p12\n  \
-                        lockd auth export --in client.pem --p12 client.p12 --pass-file pass.txt")]
+                        lockd auth export --in client.pem --p12 client.p12 --pass-file pass.txt"
+)]
 pub(crate) struct Export {
     /// Identity file of the client.
     #[arg(long = "in", value_name = "FILE")]

@@ -38,7 +38,9 @@ impl Proxy {
         let mut stream = TcpStream::connect(&self.address).expect("it listens");
         stream.set_read_timeout(Some(DEADLINE)).expect("an open socket");
         let length = body.len();
-        let head = format!("{method} {path} HTTP/1.1\r\n{headers}connection: close\r\ncontent-length: {length}\r\n\r\n");
+        let head = format!(
+            "{method} {path} HTTP/1.1\r\n{headers}connection: close\r\ncontent-length: {length}\r\n\r\n"
+        );
         stream.write_all(format!("{head}{body}").as_bytes()).expect("it listens");
         let mut response = Vec::new();
         stream.read_to_end(&mut response).expect("a response");
@@ -132,7 +134,9 @@ fn the_proxy_streams_and_says_when_the_server_is_gone() {
     let (own, session) = (proxy.host(), proxy.session());
     let mut stream = TcpStream::connect(&proxy.address).expect("it listens");
     stream.set_read_timeout(Some(DEADLINE)).expect("an open socket");
-    stream.write_all(format!("GET /v1/events HTTP/1.1\r\n{own}{session}\r\n").as_bytes()).expect("it listens");
+    stream
+        .write_all(format!("GET /v1/events HTTP/1.1\r\n{own}{session}\r\n").as_bytes())
+        .expect("it listens");
     let mut lines = BufReader::new(stream).lines();
     let mut next = |wanted: &str| {
         let mut all = lines.by_ref().map_while(Result::ok);
