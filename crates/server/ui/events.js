@@ -4,14 +4,11 @@ import { empty, h, number, render } from './dom.js';
 import { debounce } from './live.js';
 import { eventTable, resourceText } from './overview.js';
 
-const KEPT_MAX = 1000;
 const NAMES = ['granted', 'released', 'expired', 'revoked', 'reclaimed', 'committed', 'contention'];
-/** Kept while the console is open. */
-const kept = [];
-let listening = false;
 
 export function open(root, params, context) {
   const view = { q: params.q ?? '', event: NAMES.includes(params.event) ? params.event : '', paused: false };
+  const { recent: kept } = context.live;
   let frozen = null;
   const place = h('div', {}), count = h('p', { class: 'hint', role: 'status' });
   const search = h('input', { type: 'search', id: 'search', placeholder: 'Part of resource, holder or lease', value: view.q, autocomplete: 'off', spellcheck: 'false',
@@ -37,10 +34,6 @@ export function open(root, params, context) {
     render(place, found.length ? eventTable(found) : empty(kept.length ? 'No event matches' : 'No events yet', kept.length ? '' : 'Events appear here as they become durable.'));
   }
   const redraw = debounce(30, draw);
-  if (!listening) {
-    listening = true;
-    context.live.listen((event) => { if (event) { kept.unshift(event); kept.length = Math.min(kept.length, KEPT_MAX); } });
-  }
   const stop = context.live.listen(redraw);
   draw();
   return { close() { stop(); redraw.cancel(); } };

@@ -5,12 +5,16 @@ import { parse, send } from './api.js';
 /** The server sends a comment every 15 seconds. */
 const SILENCE_MS = 40_000;
 const PAUSES_MS = [250, 1000, 2000, 5000];
+/** The number of events that are kept for the pages. */
+const RECENT_MAX = 1000;
 
 export class Live {
   #listeners = new Set();
   #lastId = '';
   #tries = 0;
   #wake = () => {};
+  /** The latest events, the last one first. */
+  recent = [];
 
   /** `onState(state, error)`: `connecting`, `live` or `broken`. */
   constructor(onState) { this.onState = onState; }
@@ -59,7 +63,10 @@ export class Live {
     else if (fields.data) this.#tell({ id: fields.id, ...parse(fields.data) });
   }
 
-  #tell(event) { for (const listener of [...this.#listeners]) listener(event); }
+  #tell(event) {
+    if (event) { this.recent.unshift(event); this.recent.length = Math.min(this.recent.length, RECENT_MAX); }
+    for (const listener of [...this.#listeners]) listener(event);
+  }
 }
 
 /** Calls `work` once for many requests within `ms`; never twice at the same time. */

@@ -23,7 +23,6 @@ export function open(root, _, context) {
   const waits = h('div', {}), ends = h('div', {}), recent = h('div', {});
   root.append(h('h1', {}, 'Overview'), state, tiles, h('div', { class: 'columns' },
     section('Longest waits', waits), section('Next deadlines', ends)), section('Latest events', recent));
-  const events = [];
   const lists = async () => {
     const params = { namespace: context.ns };
     try {
@@ -44,14 +43,18 @@ export function open(root, _, context) {
       render(state, readiness(ready));
     } catch (error) { render(state, failure(error)); }
   };
-  const drawEvents = () => render(recent, events.length ? eventTable(events) : empty('No events since this page was opened', 'Grants, releases, expiries and conflicts appear here as they happen.'));
+  const drawEvents = () => {
+    const events = context.live.recent.filter((event) => !context.ns || event.namespace === context.ns).slice(0, SHOWN);
+    render(recent, events.length ? eventTable(events) : empty('No events since the console was opened', 'Grants, releases, expiries and conflicts appear here as they happen.'));
+  };
+  const redraw = debounce(30, drawEvents);
   const stop = context.live.listen((event) => {
-    if (event && (!context.ns || event.namespace === context.ns)) { events.unshift(event); events.length = Math.min(events.length, SHOWN); drawEvents(); }
+    if (event) redraw();
     refresh();
   });
   const timer = setInterval(measure, EVERY_MS);
   measure(); lists(); drawEvents();
-  return { close() { stop(); clearInterval(timer); refresh.cancel(); } };
+  return { close() { stop(); clearInterval(timer); refresh.cancel(); redraw.cancel(); } };
 }
 
 function keep(found) {

@@ -72,9 +72,10 @@ pub(crate) async fn console(output: Output, args: &LockcConsoleArgs) -> CommandR
 
 fn announce(output: Output, gate: &Gate) -> Result<(), Failure> {
     let url = gate.url();
-    let text = match output.is_parsed() {
-        true => serde_json::json!({ "url": url }).to_string() + "\n",
-        false => format!("{url}\n"),
+    let text = if output.is_parsed() {
+        serde_json::json!({ "url": url }).to_string() + "\n"
+    } else {
+        format!("{url}\n")
     };
     write_stdout(text.as_bytes())?;
     if !output.is_parsed() {

@@ -66,7 +66,7 @@ async fn live(
 ) -> CommandResult {
     let mut changed = follow(client.clone(), namespace.map(str::to_string));
     loop {
-        screen.draw(&view.draw(screen.size(), now_unix_ms()))?;
+        screen.draw(&view.draw(Screen::size(), now_unix_ms()))?;
         tokio::select! {
             key = screen.key() => match key {
                 None | Some(Key::Interrupt) => return Ok(()),

@@ -125,7 +125,7 @@ pub(crate) struct History {
 }
 
 struct Rings {
-    rings: BTreeMap<HistorySubject, Ring>,
+    by_subject: BTreeMap<HistorySubject, Ring>,
     /// Every entry in the order of its arrival; entries that a ring has dropped by itself are still in it.
     order: VecDeque<(HistorySubject, u64)>,
     bytes: u64,
@@ -152,7 +152,7 @@ impl History {
     /// Empty histories, complete from now on.
     pub(crate) fn new(bytes_max: u64, now_unix_ms: u64) -> History {
         let rings = Rings {
-            rings: BTreeMap::new(),
+            by_subject: BTreeMap::new(),
             order: VecDeque::new(),
             bytes: 0,
             next: 0,
@@ -183,7 +183,7 @@ impl History {
     pub(crate) fn read(&self, subject: HistorySubject, now_unix_ms: u64) -> HistoryRead {
         let mut rings = self.rings();
         rings.expire(now_unix_ms);
-        let ring = rings.rings.get(&subject);
+        let ring = rings.by_subject.get(&subject);
         let records = ring.map(|ring| ring.entries.iter().map(|entry| Arc::clone(&entry.record)).collect());
         let hour = now_unix_ms.saturating_sub(KEPT_MS);
         let of_ring = ring.and_then(|ring| ring.since_unix_ms).map(|since| (since, HistoryBound::Size));
@@ -196,13 +196,13 @@ impl History {
     /// The time of the last event of a subject within the hour.
     pub(crate) fn last_unix_ms(&self, subject: HistorySubject) -> Option<u64> {
         let rings = self.rings();
-        rings.rings.get(&subject)?.entries.back().map(|entry| entry.record.unix_ms)
+        rings.by_subject.get(&subject)?.entries.back().map(|entry| entry.record.unix_ms)
     }
 
     /// The epoch after the last known event of a lease on a subject.
     pub(crate) fn epoch(&self, subject: HistorySubject, lease: LeaseId) -> Option<u64> {
         let rings = self.rings();
-        let mut entries = rings.rings.get(&subject)?.entries.iter().rev();
+        let mut entries = rings.by_subject.get(&subject)?.entries.iter().rev();
         let last = entries.find(|entry| entry.record.lease() == Some(lease))?;
         match last.record.fact {
             HistoryFact::Lease { epoch, .. } => Some(epoch),
@@ -219,7 +219,7 @@ impl Rings {
     fn append(&mut self, subject: HistorySubject, bytes: u64, record: &Arc<HistoryRecord>) {
         let number = self.next;
         self.next += 1;
-        let ring = self.rings.entry(subject).or_insert_with(|| {
+        let ring = self.by_subject.entry(subject).or_insert_with(|| {
             self.bytes += RING_BYTES;
             Ring::default()
         });
@@ -246,14 +246,14 @@ impl Rings {
     /// The time of the oldest entry; of one that its ring has dropped, 0, so that its place is dropped too.
     fn oldest_unix_ms(&self) -> Option<u64> {
         let (subject, number) = self.order.front()?;
-        let front = self.rings.get(subject).and_then(|ring| ring.entries.front());
+        let front = self.by_subject.get(subject).and_then(|ring| ring.entries.front());
         Some(front.filter(|entry| entry.number == *number).map_or(0, |entry| entry.record.unix_ms))
     }
 
     /// Drops the oldest entry of all; false if there is none.
     fn drop_oldest(&mut self, bound: HistoryBound) -> bool {
         let Some((subject, number)) = self.order.pop_front() else { return false };
-        let ring = self.rings.get_mut(&subject);
+        let ring = self.by_subject.get_mut(&subject);
         let is_front = |ring: &Ring| ring.entries.front().is_some_and(|entry| entry.number == number);
         let Some(ring) = ring.filter(|ring| is_front(ring)) else {
             self.bytes -= ENTRY_BYTES;
@@ -262,7 +262,7 @@ impl Rings {
         let entry = ring.entries.pop_front().expect("it is the front");
         (ring.bytes, self.bytes) = (ring.bytes - entry.bytes, self.bytes - entry.bytes);
         if ring.entries.is_empty() {
-            self.rings.remove(&subject);
+            self.by_subject.remove(&subject);
             self.bytes -= RING_BYTES;
         }
         if bound == HistoryBound::Size {
@@ -353,7 +353,7 @@ mod tests {
         assert!(gone.since_unix_ms > START + 4000, "complete only since {}", gone.since_unix_ms - START);
         assert_eq!(numbers(&history.read(key("k4999"), START + 5000)), [4999]);
         let rings = history.rings();
-        assert_eq!(rings.order.len(), rings.rings.len());
+        assert_eq!(rings.order.len(), rings.by_subject.len());
     }
 
     #[test]
@@ -364,6 +364,6 @@ mod tests {
         }
         history.read(key("busy"), START + KEPT_MS + 1);
         let rings = history.rings();
-        assert_eq!((rings.bytes, rings.order.len(), rings.rings.len()), (0, 0, 0));
+        assert_eq!((rings.bytes, rings.order.len(), rings.by_subject.len()), (0, 0, 0));
     }
 }

@@ -108,9 +108,10 @@ fn file(name: &str, request: &HeaderMap) -> Response {
     let content = asset.content();
     let etag = format!("\"{}\"", &blake3::hash(&content).to_hex()[..32]);
     let is_known = request.get_all(header::IF_NONE_MATCH).iter().any(|known| known == etag.as_str());
-    let mut response = match is_known {
-        true => StatusCode::NOT_MODIFIED.into_response(),
-        false => ([(header::CONTENT_TYPE, asset.content_type)], content.into_owned()).into_response(),
+    let mut response = if is_known {
+        StatusCode::NOT_MODIFIED.into_response()
+    } else {
+        ([(header::CONTENT_TYPE, asset.content_type)], content.into_owned()).into_response()
     };
     let headers = response.headers_mut();
     headers.insert(header::ETAG, HeaderValue::from_str(&etag).expect("hexadecimal digits"));
@@ -256,7 +257,8 @@ mod tests {
         let mut on_disk: Vec<String> =
             on_disk.map(|entry| entry.expect("readable").file_name().into_string().expect("UTF-8")).collect();
         let mut served: Vec<&str> = ASSETS.iter().map(|asset| asset.name).collect();
-        (on_disk.sort(), served.sort_unstable());
+        on_disk.sort();
+        served.sort_unstable();
         assert_eq!(on_disk, served);
     }
 

@@ -3,7 +3,7 @@
 use lockd_server::testing::TestClock;
 use serde_json::{Value, json};
 
-use crate::support::{Server, header, within};
+use crate::support::{Server, header};
 
 const HOUR_MS: u64 = 3_600_000;
 
@@ -154,11 +154,8 @@ async fn the_queue_of_one_resource_and_the_victims_of_wait_die_are_listed() {
             waiting.post("/v1/acquire", &[], &json!({"key": key, "block_seconds": 30}).to_string()).await
         });
     }
-    let all = within(
-        "waits",
-        server.until("/v1/contention", |body| body["waiting"].as_array().is_some_and(|all| all.len() == 3)),
-    );
-    all.await;
+    let all_wait = |body: &Value| body["waiting"].as_array().is_some_and(|all| all.len() == 3);
+    server.until("/v1/contention", all_wait).await;
     let (_, of_b) = server.get("/v1/contention?resource=KEY:b").await;
     let names: Vec<&Value> =
         of_b["waiting"].as_array().expect("a list").iter().map(|one| &one["resources"][0]["name"]).collect();

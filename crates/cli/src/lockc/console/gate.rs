@@ -5,6 +5,7 @@ use std::sync::PoisonError;
 
 use api::Code;
 use hyper::header::{HOST, HeaderMap, ORIGIN};
+use hyper::http::uri::Authority;
 use hyper::{Method, Uri};
 
 /// The header with the token of the URL.
@@ -65,7 +66,7 @@ impl Gate {
     /// DNS rebinding: a page whose name was made to resolve to this address names itself.
     fn is_own_host(&self, uri: &Uri, headers: &HeaderMap) -> bool {
         let named = headers.get_all(HOST).iter().map(|host| host.to_str().unwrap_or_default());
-        let named: Vec<&str> = named.chain(uri.authority().map(|authority| authority.as_str())).collect();
+        let named: Vec<&str> = named.chain(uri.authority().map(Authority::as_str)).collect();
         !named.is_empty()
             && named.iter().all(|host| self.hosts.iter().any(|own| own.eq_ignore_ascii_case(host)))
     }
@@ -110,7 +111,8 @@ fn has(headers: &HeaderMap, name: &str, wanted: &str) -> bool {
 
 /// 32 random bytes in hexadecimal digits.
 fn secret() -> String {
-    system::random::bytes::<32>().iter().map(|byte| format!("{byte:02x}")).collect()
+    let digit = |bits: u8| char::from_digit(u32::from(bits), 16).expect("four bits");
+    system::random::bytes::<32>().iter().flat_map(|byte| [digit(byte >> 4), digit(byte & 15)]).collect()
 }
 
 #[cfg(test)]

@@ -24,6 +24,7 @@ pub(super) enum Key {
 /// The terminal.
 pub(super) struct Screen {
     before: Termios,
+    out: io::Stdout,
     keys: mpsc::Receiver<Key>,
 }
 
@@ -39,13 +40,13 @@ impl Screen {
         let mut raw = before.clone();
         raw.make_raw();
         tcsetattr(io::stdin(), OptionalActions::Flush, &raw).map_err(raw_mode)?;
-        let screen = Screen { before, keys: read_keys() };
+        let mut screen = Screen { before, out: io::stdout(), keys: read_keys() };
         screen.write(ENTER)?;
         Ok(screen)
     }
 
     /// Columns and rows.
-    pub(super) fn size(&self) -> (usize, usize) {
+    pub(super) fn size() -> (usize, usize) {
         match tcgetwinsize(io::stdout()) {
             Ok(size) if size.ws_col > 0 && size.ws_row > 0 => (size.ws_col.into(), size.ws_row.into()),
             _ => (80, 24),
@@ -57,7 +58,7 @@ impl Screen {
         self.keys.recv().await
     }
 
-    pub(super) fn draw(&self, lines: &[Line]) -> Result<(), Failure> {
+    pub(super) fn draw(&mut self, lines: &[Line]) -> Result<(), Failure> {
         let mut text = String::from("\x1b[H");
         for (at, line) in lines.iter().enumerate() {
             let style = match line {
@@ -66,13 +67,13 @@ impl Screen {
                 _ => "",
             };
             let end = if at + 1 == lines.len() { "" } else { "\r\n" };
-            text += &format!("{style}{}\x1b[K\x1b[0m{end}", line.text);
+            text.extend([style, &line.text, "\x1b[K\x1b[0m", end]);
         }
         self.write(&(text + "\x1b[J"))
     }
 
-    fn write(&self, text: &str) -> Result<(), Failure> {
-        let mut out = io::stdout().lock();
+    fn write(&mut self, text: &str) -> Result<(), Failure> {
+        let out = &mut self.out;
         out.write_all(text.as_bytes())
             .and_then(|()| out.flush())
             .map_err(|error| failed("writing to the terminal", &error))

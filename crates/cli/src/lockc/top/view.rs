@@ -21,7 +21,7 @@ pub(crate) enum Sort {
     Since,
     /// Next deadline first.
     Remaining,
-    /// By holder.
+    /// By the name of the holder.
     Holder,
 }
 

@@ -25,7 +25,7 @@ pub(crate) enum AuthCommand {
     /// and clients that use the file take it over within seconds. With --ca-in another CA issues them, and the old one
     /// stays trusted.
     Renew(Renew),
-    /// Write a client's identity as PKCS#12, to import it into a browser: for the console at https://SERVER/ui/.
+    /// Write a client's identity as PKCS#12, to import it into a browser that opens the console at `/ui/`.
     Export(Export),
     /// Trust another CA too, or one no longer: to replace a CA without an interruption.
     Trust(TrustArgs),

@@ -90,7 +90,7 @@ const COMMANDS: [(&str, &str); 50] = [
 ];
 
 /// The first of the commands in [`COMMANDS`] that fail.
-const FIRST_FAILURE: usize = 44;
+const FIRST_FAILURE: usize = 45;
 
 /// Commands of `lockd client` whose output is no response: a document, or a description in a format of its own.
 const OTHERS: [&str; 3] = ["get", "edit", "openapi"];
