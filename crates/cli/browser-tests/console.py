@@ -329,6 +329,20 @@ def test_a_broken_stream_is_shown_and_resumed(browser, leases):
     browser.problems[:] = [problem for problem in browser.problems if "ERR_FAILED" not in problem]
 
 
+def test_pages_say_that_the_server_is_gone_and_come_back(browser, leases):
+    """A page that was opened for the first time while the server was gone was only a failed import."""
+    page = browser.page()
+    page.wait_for_timeout(500)
+    page.route("**/*", lambda route: route.abort())
+    page.evaluate("window.stop()")
+    expect(page.locator("#live")).to_have_text("Disconnected")
+    page.get_by_role("link", name="Agents", exact=True).click()
+    expect(page.get_by_role("alert")).to_contain_text("the server cannot be reached")
+    page.unroute("**/*")
+    expect(page.get_by_role("table", name="Agents")).to_contain_text("refactor")
+    browser.problems[:] = [problem for problem in browser.problems if "ERR_FAILED" not in problem]
+
+
 def test_a_grant_is_on_the_screen_at_once(browser, leases):
     page = browser.page(key_path("watched"))
     expect(page.locator(".holder .badge")).to_have_text("free")

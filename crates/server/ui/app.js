@@ -66,7 +66,8 @@ async function show() {
     main.replaceChildren();
     page = module.open(main, params, context);
   } catch (error) {
-    if (turn === shown) render(main, failure(error, show));
+    // A page that could not be loaded says only so.
+    if (turn === shown) render(main, failure(error instanceof TypeError ? new ApiError(0, null, 'the server cannot be reached') : error, show));
   }
 }
 
@@ -91,6 +92,7 @@ async function fillNamespaces() {
 
 function showState(state, error) {
   const mark = document.getElementById('live');
+  if (state === 'live' && mark.dataset.state === 'broken' && main.querySelector('.failure')) show();
   const texts = { live: 'Live', connecting: 'Connecting', broken: 'Disconnected' };
   mark.dataset.state = state;
   mark.textContent = texts[state];
@@ -138,6 +140,8 @@ async function start() {
   context.live.run();
   show();
   fillNamespaces().catch(() => {});
+  // So that every page opens, and says what is wrong, while the server is gone.
+  Object.values(PAGES).forEach(([, load]) => load().catch(() => {}));
 }
 
 start();

@@ -74,7 +74,7 @@ export function open(root, params, context) {
   function waiters() {
     const { waiting, more } = contention;
     if (!waiting.length) return empty('Nobody waits');
-    return [table('Queue', ['#Place', 'Waiter', 'Reason', 'Blocked by', '#Waits'], waiting.map((row, at) => [String(at + 1), name(partyOf(row)), row.reason && name(row.reason),
+    return [table('Queue', ['Place', 'Waiter', 'Reason', 'Blocked by', '#Waits'], waiting.map((row, at) => [String(at + 1), name(partyOf(row)), row.reason && name(row.reason),
       row.blocked_by.length ? name(partyOf(row.blocked_by[0])) : 'earlier waiters', time(now() - row.age_ms, 'for')])),
     more && h('p', { class: 'hint' }, 'Only the first 100 are listed.')];
   }
@@ -82,7 +82,7 @@ export function open(root, params, context) {
   function changeTable() {
     const rows = [...history.entries].reverse();
     if (!rows.length) return empty('Nothing happened', `Complete since ${clock(history.since_unix_ms)}.`);
-    return [table('Changes', ['#Time', 'Event', 'Who', '#Epoch', '#Token', '#Version'], rows.map((row) => [clock(row.at_unix_ms, true),
+    return [table('Changes', ['Time', 'Event', 'Who', '#Epoch', '#Token', '#Version'], rows.map((row) => [h('span', { class: 'num' }, clock(row.at_unix_ms, true)),
       h('span', {}, badge(row.event), row.how && h('span', { class: 'hint' }, ` ${row.how.replace('_', ' ')}`)), name(partyOf(row)),
       row.lease_epoch ? String(row.lease_epoch) : null, row.fencing_token ? String(row.fencing_token) : null, row.version ? number(row.version) : null])),
     rows.length > 200 && h('p', { class: 'hint' }, `The latest 200 of ${number(rows.length)}.`)];

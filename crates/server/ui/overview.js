@@ -114,7 +114,7 @@ function deadlines({ rows, more }) {
 
 /** Events, the latest first. */
 export function eventTable(events) {
-  return table('Events', ['#Time', 'Event', 'Resource', 'Holder', '#Token'], events.map((event) => [
+  return table('Events', ['Time', 'Event', 'Resource', 'Holder', '#Token'], events.map((event) => [
     h('span', { class: 'num' }, clock(event.at_unix_ms, true)),
     h('span', {}, badge(event.event), event.how && h('span', { class: 'hint' }, ` ${event.how.replace('_', ' ')}`)),
     event.resources.length ? [resourceLink(event.namespace, event.resources[0]), event.resources.length > 1 && h('span', { class: 'hint' }, ` +${event.resources.length - 1}`)] : null,
