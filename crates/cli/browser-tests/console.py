@@ -429,7 +429,7 @@ def test_through_the_proxy(browser, leases):
 
 
 SHOTS = [
-    ("overview", "#/overview", "light"), ("keys", "#/keys", "dark"), ("key", key_path("deploy/production"), "light"),
+    ("overview", "#/overview", "light"), ("keys", "#/keys", "dark"), ("key", key_path("deploy/canary"), "light"),
     ("waits", "#/waits", "dark"),
 ]
 
@@ -437,13 +437,10 @@ SHOTS = [
 def take_screenshots(browser, directory):
     os.makedirs(directory, exist_ok=True)
     for name, path, scheme in SHOTS:
-        page = browser.page(path, color_scheme=scheme, viewport={"width": 1120, "height": 700})
+        page = browser.page(path, color_scheme=scheme, viewport={"width": 1200, "height": 750})
         if name == "overview":
-            worker = browser.world.client("ci-runner", "default:rwp", "orders:rwp")
-            for round_number in range(12):
-                for _ in range(1 + round_number % 4):
-                    worker.release(worker.acquire("reports/daily"))
-                page.wait_for_timeout(1000)
+            scene.take_turns(browser.world, "deploy/canary", seconds=40)
+            page.wait_for_timeout(42_000)
         page.wait_for_timeout(1500)
         page.screenshot(path=os.path.join(directory, f"console-{name}.png"))
 

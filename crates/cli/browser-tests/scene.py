@@ -1,5 +1,6 @@
 """A busy afternoon: agents that hold files, wait for each other, time out and die."""
 
+import threading
 import time
 
 
@@ -56,3 +57,29 @@ def play(world):
     operator.call("PUT", "/v1/quotas", {"namespace": "default", "identity": "ci-runner", "max_leases": 500, "acquires_per_second": 200})
     operator.call("POST", "/v1/pause", {"identity": "intern", "paused": True})
     return leases
+
+
+def take_turns(world, key, seconds):
+    """Three clients hold a key in turn, in the background; an operator takes it from one of them."""
+    end = time.monotonic() + seconds
+
+    def turns(number):
+        client = world.client(f"deployer-{number}", "default:rw")
+        while time.monotonic() < end:
+            lease = client.acquire(key, block_seconds=30)
+            if "lease_id" not in lease:
+                continue
+            for step in range(2):
+                client.commit(lease, {"release": f"v3.{number}", "step": step, "hosts": ["web-1", "web-2"]})
+                time.sleep(1.2 + number)
+            if number == 2 and time.monotonic() > end - seconds / 2:
+                operator = world.client()
+                operator.call("POST", f"/v1/leases/{lease['public_id']}/revoke")
+                time.sleep(2)
+                operator.call("POST", f"/v1/leases/{lease['public_id']}/reclaim")
+            else:
+                client.release(lease)
+
+    for number in range(3):
+        threading.Thread(target=turns, args=(number,), daemon=True).start()
+        time.sleep(0.3)

@@ -94,11 +94,11 @@ function holderBar(bar, lane, x, end, title) {
   const authority = x(Math.min(bar.authority ?? end, bar.to ?? end));
   const kind = `bar c${colour(bar.who)}`;
   const width = Math.max(2, authority - from);
-  const text = `${bar.who} · ${bar.token}`;
+  const text = [`${bar.who} · ${bar.token}`, bar.who].find((one) => width > one.length * 7 + 8);
   return s('g', {}, title(`${bar.who}: token ${bar.token}, ${clock(bar.from)} to ${bar.to ? clock(bar.to) : 'now'}${bar.end ? `, ${bar.end}` : ''}`),
     s('rect', { class: kind, x: from, y, width, height: LANE - 8, rx: 3 }),
     to - authority > 1 && s('rect', { class: 'bar held', x: authority, y, width: to - authority, height: LANE - 8 }),
-    width > text.length * 7 && s('text', { class: 'bar', x: from + 6, y: y + 15 }, visible(text)));
+    text && s('text', { class: 'bar', x: from + 6, y: y + 15 }, visible(text)));
 }
 
 function markOf(mark, x, bottom, title) {
