@@ -12,6 +12,7 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use engine::limits::LimitUsage;
 use engine::observe::ContentionOutcome;
 use kernel::{AgentName, Event, Identity, LeaseId, Namespace, ResourceName, Token};
 
@@ -191,6 +192,11 @@ impl History {
         let (since_unix_ms, bound) =
             bounds.into_iter().flatten().max_by_key(|(since, _)| *since).expect("there are at least two");
         HistoryRead { since_unix_ms, bound, records: records.unwrap_or_default() }
+    }
+
+    /// The bytes of all histories, and their maximum.
+    pub(crate) fn usage(&self) -> LimitUsage {
+        LimitUsage { name: "history_bytes_max", used: self.rings().bytes, max: self.bytes_max }
     }
 
     /// The time of the last event of a subject within the hour.

@@ -320,7 +320,7 @@ impl Backend {
 
     /// Every limit in bytes, and how much of it is in use.
     pub(crate) fn limits_in_use(&self) -> Vec<LimitUsage> {
-        let buffers = [self.request_bodies.usage(), self.responses.usage()];
+        let buffers = [self.request_bodies.usage(), self.responses.usage(), self.history.usage()];
         self.memory.usage().into_iter().chain(buffers).collect()
     }
 

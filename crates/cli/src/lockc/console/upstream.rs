@@ -8,6 +8,7 @@ use cli::untrusted::escape;
 use http_body_util::Either;
 use http_body_util::Empty;
 use hyper::body::{Bytes, Incoming};
+use hyper::client::conn::TrySendError;
 use hyper::client::conn::http1::{self, SendRequest};
 use hyper::header::{HOST, HeaderMap, HeaderName, HeaderValue};
 use hyper::{Request, Response, StatusCode};
@@ -16,8 +17,9 @@ use lockd_client::Client;
 
 /// The most idle connections that are kept.
 const IDLE_MAX: usize = 8;
-/// The host that requests name. The server's certificate is verified by its CA, not by a name.
-const SERVER_NAME: &str = "lockd";
+/// The host that requests name: one that a server without mTLS always allows. With mTLS the name has no meaning, because
+/// the server's certificate is verified by its CA.
+const SERVER_NAME: &str = "localhost";
 
 /// Headers of a browser that concern this proxy only, or that say who the user is.
 const WITHHELD: [&str; 12] = [
@@ -75,16 +77,17 @@ impl Upstream {
     ) -> Result<Response<Incoming>, Failure> {
         withhold(request.headers_mut());
         request.headers_mut().insert(HOST, HeaderValue::from_static(SERVER_NAME));
-        let mut sender = match self.take_idle() {
-            Some(sender) => sender,
-            None => self.open().await?,
+        let (mut sender, is_used) = match self.take_idle() {
+            Some(sender) => (sender, true),
+            None => (self.open().await?, false),
         };
-        let lost = |error: hyper::Error| {
-            let what =
-                format!("the connection to the server was lost; the request may have been applied: {error}");
-            Failure::new(UNAVAILABLE, escape(&what))
-        };
-        let mut response = sender.send_request(request).await.map_err(lost)?;
+        let mut sent = sender.try_send_request(request).await;
+        // The server closed an idle connection before it read the request: nothing was applied.
+        if let Some(unsent) = sent.as_mut().err().filter(|_| is_used).and_then(TrySendError::take_message) {
+            sender = self.open().await?;
+            sent = sender.try_send_request(unsent).await;
+        }
+        let mut response = sent.map_err(|error| lost(&error.into_error()))?;
         self.keep(sender);
         withhold(response.headers_mut());
         Ok(response)
@@ -114,6 +117,11 @@ impl Upstream {
             idle.push(sender);
         }
     }
+}
+
+fn lost(error: &hyper::Error) -> Failure {
+    let what = "the connection to the server was lost; the request may have been applied";
+    Failure::new(UNAVAILABLE, escape(&format!("{what}: {error}")))
 }
 
 fn withhold(headers: &mut HeaderMap) {

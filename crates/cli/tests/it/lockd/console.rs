@@ -23,7 +23,10 @@ struct Proxy {
 
 impl Proxy {
     fn start(world: &World, identity: &Path) -> Proxy {
-        let mut command = lockc(world, identity, &["console", "--output", "json"]);
+        Proxy::of(&mut lockc(world, identity, &["console", "--output", "json"]))
+    }
+
+    fn of(command: &mut Command) -> Proxy {
         let mut child = command.stdout(Stdio::piped()).spawn().expect("the program");
         let mut line = String::new();
         BufReader::new(child.stdout.take().expect("piped")).read_line(&mut line).expect("a line");
@@ -161,6 +164,20 @@ fn a_server_without_the_console_is_reported() {
     let mut client = world.connect(&identity);
     assert_eq!(client.send("GET", "/ui/", "", "").0, 404);
     assert_eq!(client.send("GET", "/v1/whoami", "", "").0, 200);
+}
+
+/// The proxy named the host `lockd`, which a server without mTLS refuses: it is no name of its machine.
+#[test]
+fn the_proxy_works_without_mtls() {
+    let world = World::start_with(&["--store", "mem://", "--mtls=false"]);
+    let mut command = Command::new(assert_cmd::cargo::cargo_bin!("lockc"));
+    command.args(["console", "--output", "json", "-s"]).arg(format!("http://{}", world.server.address));
+    let proxy = Proxy::of(command.env("XDG_STATE_HOME", world.directory()));
+    let (own, session) = (proxy.host(), proxy.session());
+    let json = "content-type: application/json\r\n";
+    let (status, _, body) =
+        proxy.send("POST", "/v1/acquire", &format!("{own}{session}{json}"), r#"{"key":"k"}"#);
+    assert_eq!(status, 200, "{body}");
 }
 
 #[test]
