@@ -7,7 +7,7 @@ import time
 FILES = ["FILE:/src/main.rs", "FILE:/src/lib.rs", "FILE:/src/parser.rs"]
 WAITING = [
     ("formatter", FILES[0], "format the tree"), ("linter", FILES[0], "fix lints"), ("tests", FILES[0], "run the tests of main"),
-    ("reviewer", FILES[1], "review of the day"), ("bench", FILES[2], "measure")]
+    ("spelling", FILES[1], "correct the comments"), ("bench", FILES[2], "measure")]
 
 
 def hold_and_wait(operator, agents, leases):
