@@ -271,6 +271,9 @@ pub struct Agent {
     pub state: AgentState,
     /// Number of its leases that cover resources.
     pub leases: u64,
+    /// Last change or conflict of its leases and requests within the hour, in Unix milliseconds of the server's clock.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub last_activity_unix_ms: Option<u64>,
 }
 
 /// A page of a namespace's agents.
@@ -317,6 +320,27 @@ pub struct Contention {
     pub hotspots: Vec<Hotspot>,
     /// Agents with recent wait timeouts or expired leases, most frequent first.
     pub timeouts: Vec<Timeouts>,
+    /// Agents whose requests were recently refused by wait-die or because of a deadlock cycle, most frequent first.
+    #[serde(default)]
+    pub victims: Vec<Victim>,
+}
+
+/// Recent refusals of an agent, or of an identity without an agent, by wait-die or because of a deadlock cycle.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct Victim {
+    /// Namespace of the requests.
+    pub namespace: String,
+    /// Identity that was refused.
+    pub identity: String,
+    /// Agent that was refused, if any.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub agent_id: Option<String>,
+    /// Number of refused requests.
+    pub died: u64,
+    /// A resource that the last of them asked for.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub resource: Option<Resource>,
 }
 
 /// A request in the wait queue.

@@ -4,14 +4,15 @@
 //! Unknown fields are refused in requests and ignored in responses, so that a newer server can add fields.
 //!
 //! The modules in reading order: [`requests`] are the bodies that clients send; `strict` and `integer` are how strictly
-//! they are read; [`responses`] are the bodies that clients get; [`agents`] has both, for agents; [`code`] has the error
-//! codes. With the feature `openapi` all types have schemas, and `schema_types` names those of the strings in them.
+//! they are read; [`responses`] are the bodies that clients get; [`agents`] has both, for agents; [`history`] has what a
+//! console shows besides; [`code`] has the error codes. With the feature `openapi` all types have schemas, and `schema_types` names those of the strings in them.
 
 pub mod requests;
 mod strict;
 mod integer;
 pub mod responses;
 pub mod agents;
+pub mod history;
 pub mod code;
 #[cfg(feature = "openapi")]
 pub mod schema_types;
@@ -66,6 +67,8 @@ pub mod path {
     pub const QUOTAS: &str = "/v1/quotas";
     /// List namespaces.
     pub const NAMESPACES: &str = "/v1/namespaces";
+    /// Read the caller's own identity, role and rights.
+    pub const WHOAMI: &str = "/v1/whoami";
 }
 
 /// The headers of requests and responses.

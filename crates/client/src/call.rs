@@ -15,6 +15,7 @@ use hyper_util::client::legacy::Error as PoolError;
 
 use crate::certificate_error;
 use crate::clock::BootTime;
+use crate::connect::{Connector, Socket};
 use crate::document_body::DocumentBody;
 use crate::endpoint::Endpoint;
 use crate::error::{Error, Kind};
@@ -106,6 +107,24 @@ pub(crate) struct Servers {
 }
 
 impl Servers {
+    /// A connection of its own to the first server that can be reached, and the server's address.
+    pub(crate) async fn connect(&self) -> Result<(Socket, &Endpoint), Error> {
+        let first = self.preferred.load(Ordering::Relaxed);
+        let mut failure = Error::new(Kind::Invalid, "no server is named");
+        for at in 0..self.all.len() {
+            let server = &self.all[(first + at) % self.all.len()];
+            let tls = self.identity.as_ref().map(|identity| identity.connector().0);
+            match Connector::new(server.endpoint.clone(), self.policy.connect_timeout, tls).open().await {
+                Ok(socket) => return Ok((socket.into_inner(), &server.endpoint)),
+                Err(error) => {
+                    let detail = format!("cannot connect: {error}: server={}", server.endpoint);
+                    failure = Error::new(Kind::Unavailable, detail);
+                }
+            }
+        }
+        Err(failure)
+    }
+
     pub(crate) fn new(
         endpoints: Vec<Endpoint>,
         policy: RetryPolicy,

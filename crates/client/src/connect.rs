@@ -73,7 +73,7 @@ impl Connector {
         Connector { endpoint, timeout, tls }
     }
 
-    async fn open(self) -> io::Result<TokioIo<Socket>> {
+    pub(crate) async fn open(self) -> io::Result<TokioIo<Socket>> {
         let opened = tokio::time::timeout(self.timeout, open(&self.endpoint, self.tls.as_ref())).await;
         opened.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into())).map(TokioIo::new)
     }

@@ -61,6 +61,7 @@ pub mod client;
 pub mod documents;
 pub mod document_reader;
 mod views;
+mod tunnel;
 mod operators;
 pub mod waiting;
 pub mod agent;
@@ -87,6 +88,7 @@ pub use identity::{ClientTls, IdentityLocation, SeparateFiles};
 pub use lease::{Lease, LossReason};
 pub use lockd_fence as fence;
 pub use progress::TransferProgress;
+pub use tunnel::Tunnel;
 pub use waiting::{Wait, WaitObserver, WaitStatus};
 
 /// Runs the examples of the page as doctests.

@@ -1,10 +1,11 @@
 //! What is stored, for anyone with the right to see it; and the health of the server.
 
+use api::history::{Caller, History};
 use api::{path, responses};
 
 use crate::client::Client;
 use crate::error::{Error, Kind};
-use crate::request::{get, lease_path, malformed_response, query};
+use crate::request::{encode, get, lease_path, malformed_response, query};
 
 impl Client {
     /// The state of a key: its lease and document metadata.
@@ -54,6 +55,18 @@ impl Client {
     /// A page of the namespaces that the client may see; `cursor` comes from the page before.
     pub async fn namespaces(&self, cursor: Option<&str>) -> Result<responses::Namespaces, Error> {
         self.call(get(query(path::NAMESPACES, &[("cursor", cursor)]))).await
+    }
+
+    /// The client as the server knows it: its identity, role and rights.
+    pub async fn whoami(&self) -> Result<Caller, Error> {
+        self.call(get(path::WHOAMI.into())).await
+    }
+
+    /// What happened to a resource within the last hour, or since the time that the response names; `name` is
+    /// `KIND:name`.
+    pub async fn history(&self, name: &str, namespace: Option<&str>) -> Result<History, Error> {
+        let path = format!("/v1/resource/{}/history", encode(name));
+        self.call(get(query(&path, &[("namespace", namespace)]))).await
     }
 
     /// The metrics of the server that responds, in OpenMetrics text format.

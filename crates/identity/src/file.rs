@@ -65,7 +65,7 @@ pub fn write(
     }
     let mut staged = Vec::new();
     for (path, text) in files {
-        staged.push(StagedFile::write(path, text, fill)?);
+        staged.push(StagedFile::write(path, text.as_bytes(), fill)?);
     }
     let mut written = Vec::new();
     for file in staged {
@@ -82,6 +82,17 @@ pub fn write(
         }
     }
     Ok(())
+}
+
+/// Writes one file that is no text.
+pub fn write_bytes(
+    path: &Path,
+    bytes: &[u8],
+    existing: Existing,
+    fill: &mut dyn FnMut(&mut [u8]),
+) -> Result<(), Error> {
+    check(path, existing)?;
+    StagedFile::write(path, bytes, fill)?.publish(existing).map(drop)
 }
 
 /// Locks the directory of a file against other callers of this function, until the result is dropped.
@@ -107,7 +118,7 @@ struct StagedFile {
 }
 
 impl StagedFile {
-    fn write(path: &Path, text: &str, fill: &mut dyn FnMut(&mut [u8])) -> Result<StagedFile, Error> {
+    fn write(path: &Path, bytes: &[u8], fill: &mut dyn FnMut(&mut [u8])) -> Result<StagedFile, Error> {
         // A symbolic link is followed: its target is replaced.
         let target = fs::canonicalize(path).unwrap_or_else(|_| path.to_path_buf());
         let name = target.file_name().unwrap_or_default().to_string_lossy();
@@ -116,7 +127,7 @@ impl StagedFile {
         let mut options = OpenOptions::new();
         let mut handle = options.write(true).create_new(true).mode(OWNER_ONLY).open(&temp).map_err(failed)?;
         let staged = StagedFile { temp, target };
-        handle.write_all(text.as_bytes()).map_err(failed)?;
+        handle.write_all(bytes).map_err(failed)?;
         if let Ok(replaced) = fs::metadata(&staged.target) {
             keep_access(&handle, &replaced).map_err(|cause| access_error(path, &cause))?;
         }

@@ -27,6 +27,7 @@ pub mod anchors;
 pub mod trust;
 mod section;
 pub mod bundle;
+mod pkcs12;
 pub mod authority;
 pub mod file;
 pub mod location;

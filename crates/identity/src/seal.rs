@@ -50,6 +50,14 @@ impl Passphrase {
         Ok(Passphrase(text))
     }
 
+    pub(crate) fn as_str(&self) -> &str {
+        &self.0
+    }
+
+    pub(crate) fn as_bytes(&self) -> &[u8] {
+        self.0.as_bytes()
+    }
+
     /// Refuses a passphrase that is too short for a new key. An existing key keeps the one that it has.
     pub fn check_length(&self) -> Result<(), Error> {
         if self.0.chars().count() < Passphrase::CHARS_MIN {

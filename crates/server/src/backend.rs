@@ -21,6 +21,8 @@ pub(crate) mod download;
 pub(crate) mod audit_log;
 pub mod engine_observer;
 pub(crate) mod event_log;
+pub(crate) mod history;
+pub(crate) mod history_feed;
 pub(crate) mod certificate_dates;
 pub(crate) mod metrics;
 pub(crate) mod readiness;

@@ -167,6 +167,8 @@ settings! { |data_dir|
     "insecure-listen" "LOCKD_INSECURE_LISTEN" "BOOL" => insecure_listen: bool = false;
     /// Names that requests without mTLS may have in `Host`, beside those of this machine; separated by commas, `*` for any
     "allowed-hosts" "LOCKD_ALLOWED_HOSTS" "NAMES" => allowed_hosts: HostNames = HostNames::default();
+    /// Serve the web console at /ui/
+    "ui" "LOCKD_UI" "BOOL" => ui: bool = true;
     /// Allow a store on a network filesystem
     "allow-network-fs" "LOCKD_ALLOW_NETWORK_FS" "BOOL" => allow_network_fs: bool = false;
     /// File for the audit log: one line of JSON for each grant, end of a lease, commit and operator's act
@@ -377,6 +379,8 @@ impl Config {
             responses: self.memory_plan().responses(),
             requests: self.memory_plan().requests(),
             request_refusals: self.memory_plan().request_refusals(),
+            history_bytes_max: self.memory_plan().history_bytes_max(),
+            ui: self.ui,
         }
     }
 

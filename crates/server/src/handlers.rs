@@ -9,6 +9,7 @@ pub(crate) mod manifest;
 pub(crate) mod agents;
 pub(crate) mod contention;
 pub(crate) mod events;
+pub(crate) mod history;
 pub(crate) mod write;
 pub(crate) mod read;
 pub(crate) mod reload;

@@ -20,4 +20,5 @@ mod observer;
 mod response_budget;
 pub mod router;
 mod calls;
+mod ui;
 mod openapi;

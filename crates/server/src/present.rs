@@ -10,6 +10,7 @@ pub(crate) mod bulk;
 pub(crate) mod agents;
 pub(crate) mod contention;
 pub(crate) mod events;
+pub(crate) mod history;
 pub(crate) mod documents;
 
 use axum::Json;

@@ -32,6 +32,7 @@ use crate::backend::boot::{self, Environment, OpenStore};
 use crate::backend::boot_error::BootError;
 use crate::backend::engine_observer::{FatalHandler, ShardObserver};
 use crate::backend::event_log::EventLog;
+use crate::backend::history_feed;
 use crate::backend::log_space;
 use crate::backend::machine_clocks;
 use crate::backend::metrics::Metrics;
@@ -218,6 +219,7 @@ impl Server {
         }
         let (stop, stopped) = watch::channel(false);
         let log_space = log_space::watch(Arc::clone(&self.backend), stopped.clone());
+        let history = history_feed::watch(Arc::clone(&self.backend), stopped.clone());
         let expiry = certificate_expiry::watch(Arc::clone(&self.backend), stopped.clone());
         let reloading = self.reloader.clone().map(|reloader| reloader.watch(stopped.clone()));
         let serving = serve(listeners, self.listener_context(stopped));
@@ -227,7 +229,7 @@ impl Server {
                     reloading.await;
                 }
             };
-            tokio::join!(serving, log_space, expiry, reloading);
+            tokio::join!(serving, log_space, history, expiry, reloading);
         });
         self.serving = Some(Serving { stop, task });
         let scheme = if self.config.mtls { "https" } else { "http" };

@@ -12,6 +12,7 @@ use cli::remote::{
 use cli::usage;
 
 use crate::format::Format;
+use crate::top::Sort;
 
 /// Work with leases and documents interactively: acquired leases are remembered for later commands.
 #[derive(Parser)]
@@ -69,6 +70,12 @@ pub(crate) enum LockcCommand {
     /// The lease is renewed while the editor runs. The result is committed only if the document has not changed since it was
     /// read; otherwise it is kept in a file, whose path is printed.
     Edit(LockcEditArgs),
+    /// Open the web console of a server in a browser on this machine, with your identity.
+    ///
+    /// Runs a proxy on 127.0.0.1 until it is interrupted, and prints a link that can be used once.
+    Console(Box<LockcConsoleArgs>),
+    /// Show leases and their waiters live; once, if the output is no terminal.
+    Top(Box<LockcTopArgs>),
     /// List the held leases; `*` marks the current key.
     #[command(after_help = "Example:\n  lockc list\n  lockc list --output json | jq -r .leases[].key")]
     List,
@@ -99,6 +106,40 @@ pub(crate) struct LockcAcquireArgs {
     pub(crate) key: String,
     #[command(flatten)]
     pub(crate) terms: LeaseTerms,
+}
+
+#[derive(clap::Args)]
+#[command(
+    after_help = "The link contains a token: whoever opens it first acts with your identity until the console ends. A browser \
+                  that has your certificate (`lockd auth export --p12`) can open https://SERVER/ui/ instead.\n\n\
+                  Example:\n  lockc console -s localhost:9341 -i client.pem\n  lockc console --port 7000"
+)]
+pub(crate) struct LockcConsoleArgs {
+    #[command(flatten)]
+    pub(crate) connection: ConnectionArgs,
+    /// Port on 127.0.0.1; 0 is any free one.
+    #[arg(long, default_value_t = 0, value_name = "PORT")]
+    pub(crate) port: u16,
+}
+
+#[derive(clap::Args)]
+#[command(
+    after_help = "Keys: up and down (or j and k) select, / filters, s changes the order, r revokes and c reclaims the selected \
+                  lease after a confirmation, q quits.\n\n\
+                  Example:\n  lockc top -s localhost:9341 -i client.pem\n  lockc top --sort waiters --output json"
+)]
+pub(crate) struct LockcTopArgs {
+    #[command(flatten)]
+    pub(crate) connection: ConnectionArgs,
+    /// Only rows whose resource, holder or namespace contains this.
+    #[arg(long, value_name = "TEXT")]
+    pub(crate) filter: Option<String>,
+    /// Order of the rows.
+    #[arg(long, value_enum, default_value_t = Sort::Resource)]
+    pub(crate) sort: Sort,
+    /// Print once, also to a terminal.
+    #[arg(long)]
+    pub(crate) once: bool,
 }
 
 #[derive(Subcommand)]
@@ -178,10 +219,12 @@ impl LockcArgs {
         })
     }
 
-    /// The command tree. `-i` is `--identity` for `acquire`, and the input file elsewhere.
+    /// The command tree. `-i` is `--identity` for the commands that connect to a named server, and the input file
+    /// elsewhere.
     pub(crate) fn described() -> clap::Command {
         let short = |acquire: clap::Command| acquire.mut_arg("identity", |identity| identity.short('i'));
-        LockcArgs::command().mut_subcommand("acquire", short)
+        let with_identity = ["acquire", "console", "top"];
+        with_identity.iter().fold(LockcArgs::command(), |command, name| command.mut_subcommand(name, short))
     }
 }
 

@@ -2,7 +2,7 @@
 //!
 //! Requests, output and exit codes are those of `lockd client` ([`cli::remote`]). The modules in reading order: `args` is
 //! the command line; `entry` is one held lease, `context` the file of them; `leases`, `state` and `edit` are the commands;
-//! `format` converts between JSON and YAML.
+//! `format` converts between JSON and YAML; `console` is the proxy for the web console, `top` a live view in the terminal.
 
 mod args;
 mod entry;
@@ -11,6 +11,8 @@ mod leases;
 mod state;
 mod edit;
 mod format;
+mod console;
+mod top;
 
 use std::io::Write;
 use std::process::ExitCode;
@@ -83,6 +85,8 @@ async fn command(store: &ContextStore, args: LockcArgs) -> CommandResult {
             state::update(store, output, &update).await
         }
         LockcCommand::Edit(edit) => edit::edit(store, output, &edit).await,
+        LockcCommand::Console(args) => console::console(output, &args).await,
+        LockcCommand::Top(args) => top::top(output, &args).await,
         LockcCommand::List => leases::list(store, output),
         LockcCommand::Use { key } => leases::choose(store, output, &key),
         LockcCommand::Completions(_) | LockcCommand::Man(_) => unreachable!("handled above"),

@@ -1,4 +1,4 @@
-//! `lockd auth`: creates, renews, lists, revokes, inspects and verifies identities.
+//! `lockd auth`: creates, renews, exports, lists, revokes, inspects and verifies identities.
 //!
 //! The `identity` crate makes all decisions. This module provides the clock, finds the files, and prints
 //! reports as text or JSON.
@@ -7,6 +7,7 @@ mod args;
 mod passphrase;
 mod ca;
 mod identity_file;
+mod export;
 mod new;
 mod renew;
 mod trust;
@@ -31,6 +32,7 @@ pub(crate) fn run(command: &AuthCommand) -> Result<(), String> {
         AuthCommand::New { command: NewCommand::Client(args) } => new::client(args),
         AuthCommand::New { command: NewCommand::Ca(args) } => new::ca(args),
         AuthCommand::Renew(args) => renew::renew(args),
+        AuthCommand::Export(args) => export::export(args),
         AuthCommand::Trust(args) => trust::trust(args),
         AuthCommand::List(args) => list::list(args),
         AuthCommand::Revoke { command: RevokeCommand::Client(args) } => revoke::client(args),

@@ -13,6 +13,7 @@ mod certificate_errors;
 mod check;
 mod client;
 mod commands;
+mod console;
 mod curl;
 mod cut;
 mod discovery;

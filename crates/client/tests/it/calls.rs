@@ -48,6 +48,10 @@ async fn holders(client: &Client) {
     assert!(!client.fence("a", None, reserved.fencing_token + 1).await.expect("allowed").current);
     assert_eq!(client.describe("a", None).await.expect("known").state.as_deref(), Some("active"));
     client.release(&reserved.lease_id).await.expect("ours");
+    let history = client.history("KEY:a", None).await.expect("allowed");
+    let events: Vec<&str> = history.entries.iter().map(|entry| entry.event.as_str()).collect();
+    assert_eq!(events, ["granted", "released"]);
+    assert_eq!(client.whoami().await.expect("known").identity, "anonymous");
     rebind(client).await;
 }
 

@@ -16,6 +16,7 @@
 //! | HTTP/2 requests in progress | 1/24 | 1/4 |
 //! | refusals of such requests | 1/96 | 1/4 |
 //! | connections | 1/12 | 1/2 |
+//! | histories of resources | 1/96 | |
 //!
 //! The first five are the state, 7/24 together. A snapshot in progress has a copy of it and its encoded parts.
 
@@ -110,6 +111,11 @@ impl MemoryPlan {
     pub(crate) fn request_refusals(self) -> Share {
         let all = self.memory_max / 96;
         Share { all, per_identity: all / 4 }
+    }
+
+    /// Histories of resources, in bytes.
+    pub(crate) fn history_bytes_max(self) -> u64 {
+        self.memory_max / 96
     }
 
     /// The number of connections that fit. One identity has at most half of them.

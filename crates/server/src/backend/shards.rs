@@ -20,6 +20,7 @@ use crate::backend::credential::StoreKey;
 use crate::backend::error::BackendError;
 use crate::backend::event_log::EventLog;
 use crate::backend::event_log::subscribers::Subscribers;
+use crate::backend::history::History;
 use crate::backend::memory_plan::Share;
 use crate::backend::metrics::Metrics;
 use crate::backend::moment::{Clocks, Moment};
@@ -49,6 +50,10 @@ pub struct RequestLimits {
     pub request_refusals: Share,
     /// Memory of one upload of a long document.
     pub upload_bytes: usize,
+    /// Memory for the histories of resources, in bytes.
+    pub history_bytes_max: u64,
+    /// Whether the web console is served.
+    pub ui: bool,
 }
 
 /// Names of the limits on request bodies, in all and per identity.
@@ -104,6 +109,8 @@ pub struct Backend {
     /// When the server's certificates expire.
     pub(crate) certificates: Arc<CertificateDates>,
     pub(crate) subscribers: Arc<Subscribers>,
+    /// The recent past of resources and agents.
+    pub(crate) history: History,
     /// Memory for request bodies being received.
     pub(crate) request_bodies: ByteBudget,
     /// Memory for responses being sent.
@@ -155,6 +162,7 @@ impl Backend {
         } = components;
         assert!(!engines.is_empty(), "a store has at least one shard");
         let draining = AtomicBool::new(false);
+        let history = History::new(settings.history_bytes_max, clocks.unix_ms());
         Backend {
             engines,
             map,
@@ -172,6 +180,7 @@ impl Backend {
             directory,
             certificates,
             subscribers: Arc::default(),
+            history,
             request_bodies: ByteBudget::new(REQUEST_BODY_LIMITS, settings.request_bodies),
             responses: ByteBudget::new(RESPONSE_LIMITS, settings.responses),
             requests: ByteBudget::new(REQUEST_LIMITS, settings.requests),
@@ -317,7 +326,8 @@ impl Backend {
     /// Every limit in bytes, and how much of it is in use.
     pub(crate) fn limits_in_use(&self) -> Vec<LimitUsage> {
         let budgets = [&self.request_bodies, &self.responses, &self.requests, &self.request_refusals];
-        self.memory.usage().into_iter().chain(budgets.map(ByteBudget::usage)).collect()
+        let buffers = budgets.map(ByteBudget::usage).into_iter().chain([self.history.usage()]);
+        self.memory.usage().into_iter().chain(buffers).collect()
     }
 
     /// The most rows that one query has visited: while it ran, no request was decided.

@@ -8,12 +8,14 @@ use axum::body::Bytes;
 use axum::extract::{Path, State};
 use axum::{Extension, Json};
 use identity::Right;
-use kernel::AgentName;
+use kernel::{AgentName, AgentView, Namespace};
 use serde::Deserialize;
 use utoipa::IntoParams;
 
 use crate::act_target::{ActTarget, TargetSlot};
 use crate::backend::agents::AgentCommands;
+use crate::backend::history::HistorySubject;
+use crate::backend::history_feed;
 use crate::backend::lists;
 use crate::backend::shards::Backend;
 use crate::parse::paging::PAGE_MAX;
@@ -52,7 +54,14 @@ pub(crate) async fn agents(
     agents.truncate(limit);
     let last = agents.last().filter(|_| more);
     let cursor = last.map(|agent| agent.name.as_str().to_string());
-    Ok(Json(Agents { agents: agents.iter().map(|agent| presented(&namespace, agent)).collect(), cursor }))
+    history_feed::catch_up(&backend).await?;
+    let agents = agents.iter().map(|agent| presented_with_activity(&backend, &namespace, agent)).collect();
+    Ok(Json(Agents { agents, cursor }))
+}
+
+fn presented_with_activity(backend: &Backend, namespace: &Namespace, agent: &AgentView) -> Agent {
+    let last_activity = backend.history.last_unix_ms(HistorySubject::agent(namespace, &agent.name));
+    presented(namespace, agent, last_activity)
 }
 
 /// Agents announce their own state. An operator of the namespace sets that of any agent, and alone pauses one.
@@ -92,7 +101,8 @@ pub(crate) async fn set_state(
             commands.announce(false, operator, announcement).await?
         }
     };
-    Ok(Json(presented(&namespace, &view)))
+    history_feed::catch_up(&backend).await?;
+    Ok(Json(presented_with_activity(&backend, &namespace, &view)))
 }
 
 /// Whether an operator's announcement pauses or resumes the agent's grants.

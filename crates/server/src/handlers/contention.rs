@@ -11,7 +11,7 @@ use axum::{Extension, Json};
 use engine::observe::ContentionEvent;
 use engine::waiters::{Ticket, Waiter};
 use identity::Right;
-use kernel::{Bundle, LeaseId, Member, Namespace, PAGE_ROWS, Predicate};
+use kernel::{Bundle, LeaseId, Member, Namespace, PAGE_ROWS, Predicate, ResourceName};
 use serde::Deserialize;
 use utoipa::IntoParams;
 
@@ -39,6 +39,17 @@ pub(crate) struct ContentionQuery {
     /// The namespace. If missing: `default` for a resource, otherwise all that the caller may see.
     #[param(value_type = Option<schema_types::Namespace>)]
     namespace: Option<String>,
+}
+
+#[derive(Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct WaitersQuery {
+    /// The namespace. If missing: all that the caller may see; with `resource`, `default`.
+    #[param(value_type = Option<schema_types::Namespace>)]
+    namespace: Option<String>,
+    /// Only waiters for this resource or an overlapping one, as in `KEY:orders`.
+    #[param(value_type = Option<schema_types::ResourceText>)]
+    resource: Option<String>,
 }
 
 /// A resource, named in one segment of the path: `FILE:%2Fsrc%2Fmain.rs`.
@@ -74,18 +85,29 @@ pub(crate) async fn resource(
 pub(crate) async fn contention(
     State(backend): State<Arc<Backend>>,
     Extension(peer): Extension<Peer>,
-    Query(query): Query<ContentionQuery>,
+    Query(query): Query<WaitersQuery>,
 ) -> JsonResult<Contention> {
-    let only = parse::optional_namespace(query.namespace.as_deref())?;
+    let of = query.resource.as_deref().map(parse::resource).transpose()?;
+    let only = match &of {
+        Some(_) => Some(parse::namespace(query.namespace.as_deref())?),
+        None => parse::optional_namespace(query.namespace.as_deref())?,
+    };
     if let Some(namespace) = &only {
         parse::require_right(&peer, namespace, Right::Read)?;
     }
     let readable = ReadableNamespaces { peer, only };
     let (mut waiting, mut bytes) = (Vec::new(), 0);
     for shard in backend.shards() {
-        let (readable, left) = (readable.clone(), (WAITERS_MAX + 1).saturating_sub(waiting.len()));
-        let is_readable = move |waiter: &Waiter| readable.contains(&waiter.request().namespace);
-        for ticket in lists::waiters(&backend, shard, left, is_readable).await? {
+        let (readable, of) = (readable.clone(), of.clone());
+        let left = (WAITERS_MAX + 1).saturating_sub(waiting.len());
+        let is_wanted = move |waiter: &Waiter| {
+            let request = waiter.request();
+            let waits_for = |of: &ResourceName| {
+                request.bundle.members().iter().any(|member| member.resource.overlaps(of))
+            };
+            readable.contains(&request.namespace) && of.as_ref().is_none_or(waits_for)
+        };
+        for ticket in lists::waiters(&backend, shard, left, is_wanted).await? {
             if bytes >= RESPONSE_BYTES {
                 break;
             }
@@ -110,7 +132,8 @@ pub(crate) async fn contention(
     waiting.truncate(WAITERS_MAX);
     let hotspots = present::hotspots(readable.contentions(&recent));
     let timeouts = present::timeouts(readable.contentions(&recent), expired);
-    Ok(Json(Contention { waiting, more, hotspots, timeouts }))
+    let victims = present::victims(readable.contentions(&recent));
+    Ok(Json(Contention { waiting, more, hotspots, timeouts, victims }))
 }
 
 /// The parties whose leases expired recently.

@@ -6,7 +6,7 @@
 //! browser that has a client certificate can be made to post, too.
 //!
 //! **Invariant.** No request passes whose `Origin` is not the server's own, or that the browser itself marks as
-//! cross-site. On a plain TCP socket, moreover, every host that a request names is a name of this machine, and a body is
+//! cross-site; except that a user may follow a link from elsewhere to the first page of the console. On a plain TCP socket, moreover, every host that a request names is a name of this machine, and a body is
 //! `application/json`, which a page cannot send elsewhere without asking first.
 //!
 //! **What is absent.** Protection against programs: they may send any header.
@@ -16,13 +16,16 @@ use std::sync::Arc;
 
 use api::{Code, Refusal};
 use axum::http::uri::Authority;
-use axum::http::{HeaderMap, HeaderName, HeaderValue, Request, Uri, header};
+use axum::http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Uri, header};
 use http_body::Body;
 use tokio::net::TcpListener;
 
+use crate::http::ui;
 use crate::settings::HostNames;
 
 static SEC_FETCH_SITE: HeaderName = HeaderName::from_static("sec-fetch-site");
+static SEC_FETCH_MODE: HeaderName = HeaderName::from_static("sec-fetch-mode");
+static SEC_FETCH_DEST: HeaderName = HeaderName::from_static("sec-fetch-dest");
 
 /// The rules of one socket.
 #[derive(Clone)]
@@ -70,7 +73,8 @@ impl BrowserGuard {
                 check_content_type(headers)?;
             }
         }
-        if headers.get_all(&SEC_FETCH_SITE).iter().any(|site| site == "cross-site") {
+        let is_cross_site = headers.get_all(&SEC_FETCH_SITE).iter().any(|site| site == "cross-site");
+        if is_cross_site && !is_followed_link(request) {
             let detail = "a web page of another site made the browser send this: sec_fetch_site=cross-site";
             return Err(Refusal::new(Code::Forbidden, detail));
         }
@@ -119,6 +123,18 @@ impl PlainSocket {
             }
         }
     }
+}
+
+/// Whether a user followed a link on another site to a page of the console: such a request is answered with a file that
+/// is the same for everyone, and that no other page may frame.
+fn is_followed_link<B>(request: &Request<B>) -> bool {
+    let is =
+        |name: &HeaderName, wanted: &str| request.headers().get(name).is_some_and(|value| value == wanted);
+    let is_page = [ui::PATH, ui::PATH_BARE].contains(&request.uri().path());
+    request.method() == Method::GET
+        && is_page
+        && is(&SEC_FETCH_MODE, "navigate")
+        && is(&SEC_FETCH_DEST, "document")
 }
 
 /// Every host that the request names: in its target and in `Host`; `None` for one that is malformed.
@@ -252,6 +268,19 @@ mod tests {
             "no host to compare with"
         );
         for guard in [&plain, &tls, &unix] {
+            // A link to the console in a chat was refused: the browser marks the first request of the page as cross-site.
+            let link = [
+                ("sec-fetch-site", "cross-site"),
+                ("sec-fetch-mode", "navigate"),
+                ("sec-fetch-dest", "document"),
+            ];
+            let framed = [
+                ("sec-fetch-site", "cross-site"),
+                ("sec-fetch-mode", "navigate"),
+                ("sec-fetch-dest", "iframe"),
+            ];
+            assert!(passes(guard, "/ui/", &link) && !passes(guard, "/ui/", &framed));
+            assert!(!passes(guard, "/v1/leases", &link) && !passes(guard, "/ui/app.js", &link));
             assert!(!passes(guard, "/v1/leases", &[("sec-fetch-site", "cross-site")]));
             assert!(passes(guard, "/v1/leases", &[("sec-fetch-site", "none")]));
         }

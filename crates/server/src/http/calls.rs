@@ -6,14 +6,14 @@ use api::Code::{
     MissingLeaseId, NotFound, NotHeld, QuotaExceeded, Retired, StaleEpoch, Throttled, VersionConflict,
     Waiting,
 };
-use api::{agents, header, path, requests, responses, schema_types};
+use api::{agents, header, history, path, requests, responses, schema_types};
 use utoipa::openapi::link::LinkBuilder;
 use utoipa::openapi::schema::{AllOfBuilder, ArrayBuilder, ObjectBuilder, Schema, Type};
 use utoipa::openapi::{ContentBuilder, HeaderBuilder, Ref, RefOr, Required, ResponseBuilder};
 
 use crate::handlers::{
-    acquire, agents as agent_calls, bulk, contention as contention_calls, events, health, holder, manifest,
-    operator, read, reload, views as view_calls, write,
+    acquire, agents as agent_calls, bulk, contention as contention_calls, events, health,
+    history as history_calls, holder, manifest, operator, read, reload, views as view_calls, write,
 };
 use crate::http::openapi::{self, ApiCall, HeaderEtag, HeaderEventId, HeaderNumber, anything, json, number};
 
@@ -183,10 +183,24 @@ fn contention() -> Vec<ApiCall> {
             .with::<schema_types::ResourceCondition>()
             .returns::<agents::ResourceState>("The state of the resource now.")
             .refuses(&[InvalidKey, Forbidden]),
+        ApiCall::get("/v1/resource/{resource}/history", history_calls::history)
+            .named("agents", "resource_history", "Read the recent history of a resource")
+            .described(
+                "Goes back one hour, or to `since_unix_ms`: the server keeps it in memory, bounded in bytes for each resource \
+                 and in all. Requests that met a conflict are listed under the first 8 resources that they conflicted on.",
+            )
+            .of_resource()
+            .query::<history_calls::HistoryQuery>()
+            .reads()
+            .with::<history::HistoryEntry>()
+            .with::<history::HistoryLimit>()
+            .returns::<history::History>("The recent history of the resource.")
+            .refuses(&[InvalidKey, Forbidden]),
         ApiCall::get(path::CONTENTION, contention_calls::contention)
             .named("agents", "contention", "List waiters and recent contention")
-            .query::<contention_calls::ContentionQuery>()
+            .query::<contention_calls::WaitersQuery>()
             .reads()
+            .with::<agents::Victim>()
             .with::<agents::Waiting>()
             .with::<agents::ConflictingLease>()
             .with::<agents::Hotspot>()
@@ -392,6 +406,10 @@ fn views() -> Vec<ApiCall> {
             .query::<view_calls::NamespacesQuery>()
             .reads()
             .returns::<responses::Namespaces>("One page of the list."),
+        ApiCall::get(path::WHOAMI, history_calls::whoami)
+            .named("views", "whoami", "Read the caller's own identity, role and rights")
+            .with::<history::CallerRights>()
+            .returns::<history::Caller>("The caller as the server knows it."),
     ]
 }
 

@@ -22,6 +22,7 @@ use crate::backend::metrics::RouteMetrics;
 use crate::backend::shards::Backend;
 use crate::http::openapi::ApiCall;
 use crate::http::refusal_log::RequestRefusalLog;
+use crate::http::ui;
 use crate::parse;
 use crate::parse::query::{self, Nothing};
 use crate::peer::Peer;
@@ -157,7 +158,12 @@ impl RequestObserver {
         let acts = acts.map(|call| ((call.path, call.verb()), call.name));
         RequestObserver {
             backend: Arc::clone(backend),
-            routes: calls.iter().map(|call| (call.path, RouteMetrics::new(call.path))).collect(),
+            routes: calls
+                .iter()
+                .map(|call| call.path)
+                .chain(ui::PATHS)
+                .map(|path| (path, RouteMetrics::new(path)))
+                .collect(),
             unknown: RouteMetrics::new(UNKNOWN),
             without_query: without.collect(),
             operator_acts: acts.collect(),

@@ -10,6 +10,7 @@ use crate::backend::shards::Backend;
 use crate::http::calls;
 use crate::http::observer::{RequestObserver, observe};
 use crate::http::openapi::{self, OpenApiDocument};
+use crate::http::ui;
 use crate::present::refusals::RefusalResponse;
 
 /// The router and its observer.
@@ -37,6 +38,7 @@ impl Routes {
                 if is_document { call.handler.layer(Extension(document.clone())) } else { call.handler };
             router.route(call.path, handler)
         });
+        let paths = if backend.settings.ui { paths.merge(ui::routes()) } else { paths };
         let router = paths
             .fallback(async || RefusalResponse(Refusal::new(Code::NotFound, "no such path")))
             .method_not_allowed_fallback(async || {

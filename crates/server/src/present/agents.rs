@@ -9,7 +9,8 @@ use crate::backend::moment::Moment;
 use crate::backend::shards::Backend;
 use crate::present::leases::{self, GrantView};
 
-pub(crate) fn agent(namespace: &Namespace, agent: &AgentView) -> Agent {
+/// `last_activity_unix_ms` is its last event within the hour.
+pub(crate) fn agent(namespace: &Namespace, agent: &AgentView, last_activity_unix_ms: Option<u64>) -> Agent {
     Agent {
         agent_id: agent.name.as_str().to_string(),
         namespace: namespace.as_str().to_string(),
@@ -20,6 +21,7 @@ pub(crate) fn agent(namespace: &Namespace, agent: &AgentView) -> Agent {
             AgentState::Paused => WireState::Paused,
         },
         leases: u64::from(agent.leases),
+        last_activity_unix_ms,
     }
 }
 

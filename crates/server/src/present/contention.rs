@@ -3,7 +3,7 @@
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
-use api::agents::{Hotspot, Timeouts, Waiting};
+use api::agents::{Hotspot, Timeouts, Victim, Waiting};
 use engine::observe::{ContentionEvent, ContentionOutcome};
 use engine::waiters::{Ticket, Waiter};
 use kernel::{
@@ -115,5 +115,26 @@ pub(crate) fn timeouts<'a>(
             waits,
             leases,
         });
+    top.collect()
+}
+
+/// The parties that wait-die or a deadlock cycle refused most often.
+pub(crate) fn victims<'a>(contended: impl Iterator<Item = &'a ContentionEvent>) -> Vec<Victim> {
+    let mut counts: BTreeMap<(&Namespace, &Identity, Option<&AgentName>), (u64, &ContentionEvent)> =
+        BTreeMap::new();
+    for contention in contended.filter(|contention| contention.outcome == ContentionOutcome::Died) {
+        let party = (&contention.namespace, &contention.identity, contention.agent.as_ref());
+        let (died, last) = counts.entry(party).or_insert((0, contention));
+        (*died, *last) = (*died + 1, contention);
+    }
+    let mut counts: Vec<_> = counts.into_iter().collect();
+    counts.sort_by_key(|(_, (died, _))| Reverse(*died));
+    let top = counts.into_iter().take(TOP_MAX).map(|((namespace, identity, agent), (died, last))| Victim {
+        namespace: namespace.as_str().to_string(),
+        identity: identity.as_str().to_string(),
+        agent_id: agent.map(|name| name.as_str().to_string()),
+        died,
+        resource: last.members.first().map(leases::resource),
+    });
     top.collect()
 }

@@ -22,28 +22,32 @@ pub(crate) fn append(text: &mut String, entry: &BufferedEvent, event: WireEvent)
     written.expect("writing to a string");
 }
 
-pub(crate) fn contention(contended: &ContentionEvent) -> WireEvent {
-    let how = match contended.outcome {
+/// How a blocked request went on.
+pub(crate) fn outcome(outcome: ContentionOutcome) -> &'static str {
+    match outcome {
         ContentionOutcome::Queued => "waits",
         ContentionOutcome::Refused => "refused",
         ContentionOutcome::Died => "died",
         ContentionOutcome::TimedOut => "timed_out",
-    };
+    }
+}
+
+pub(crate) fn contention(contended: &ContentionEvent) -> WireEvent {
     WireEvent {
         event: "contention".to_string(),
         namespace: contended.namespace.as_str().to_string(),
         holder: contended.identity.as_str().to_string(),
         agent_id: contended.agent.as_ref().map(|agent| agent.as_str().to_string()),
         resources: contended.members.iter().map(leases::resource).collect(),
-        how: Some(how.to_string()),
+        how: Some(outcome(contended.outcome).to_string()),
         blocked_by: contended.holders.iter().map(ToString::to_string).collect(),
         ..WireEvent::default()
     }
 }
 
-/// An event of a lease. Commits and removals show only the resource that was written.
-pub(crate) fn lease(event: &Event, subject: &Subject) -> WireEvent {
-    let (name, how) = match event {
+/// The name of an event of a lease, and what qualifies it.
+pub(crate) fn name(event: &Event) -> (&'static str, Option<&'static str>) {
+    match event {
         Event::Granted(..) | Event::Activated(_) => ("granted", None),
         Event::Rebound(..) => ("granted", Some("rebound")),
         Event::Released(_) => ("released", None),
@@ -53,7 +57,12 @@ pub(crate) fn lease(event: &Event, subject: &Subject) -> WireEvent {
         Event::Reclaimed(_) => ("reclaimed", None),
         Event::Committed { .. } => ("committed", None),
         Event::Removed { .. } | Event::Dropped { .. } => ("committed", Some("removed")),
-    };
+    }
+}
+
+/// An event of a lease. Commits and removals show only the resource that was written.
+pub(crate) fn lease(event: &Event, subject: &Subject) -> WireEvent {
+    let (name, how) = name(event);
     let (written, version) = match event {
         Event::Committed { key, version, .. } | Event::Removed { key, version, .. } => {
             (Some(key), Some(version.0))

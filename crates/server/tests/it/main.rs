@@ -11,6 +11,7 @@ mod dropped_requests;
 mod effects;
 mod embedding;
 mod events;
+mod history;
 mod holds;
 mod hostile;
 mod http;

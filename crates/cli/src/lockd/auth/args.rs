@@ -7,6 +7,7 @@ use cli::output::Output as OutputFormat;
 use identity::file::Existing;
 use identity::{Algorithm, Days, Host, Name, NamespaceRights, Role, Serial};
 
+use super::export::Export;
 use super::list::List;
 use super::renew::Renew;
 use super::trust::TrustArgs;
@@ -24,6 +25,8 @@ pub(crate) enum AuthCommand {
     /// and clients that use the file take it over within seconds. With --ca-in another CA issues them, and the old one
     /// stays trusted.
     Renew(Renew),
+    /// Write a client's identity as PKCS#12, to import it into a browser that opens the console at `/ui/`.
+    Export(Export),
     /// Trust another CA too, or one no longer: to replace a CA without an interruption.
     Trust(TrustArgs),
     /// List the issued certificates, with revoked and expired ones marked.
@@ -313,6 +316,18 @@ pub(crate) struct PassphraseSource {
     pub(crate) file: Option<PathBuf>,
     /// Read the passphrase from the first line of this open file descriptor.
     #[arg(long = "ca-pass-fd", value_name = "N")]
+    pub(crate) descriptor: Option<u32>,
+}
+
+/// The source of an exported file's passphrase; a prompt if none is given.
+#[derive(Args)]
+#[group(multiple = false)]
+pub(crate) struct ExportPassphrase {
+    /// Read the passphrase of the new file from the first line of this file.
+    #[arg(long = "pass-file", value_name = "FILE")]
+    pub(crate) file: Option<PathBuf>,
+    /// Read the passphrase of the new file from the first line of this open file descriptor.
+    #[arg(long = "pass-fd", value_name = "N")]
     pub(crate) descriptor: Option<u32>,
 }
 

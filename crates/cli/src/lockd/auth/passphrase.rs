@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use identity::{CaKey, Passphrase, file};
 use zeroize::Zeroizing;
 
-use super::args::PassphraseSource;
+use super::args::{ExportPassphrase, PassphraseSource};
 
 impl PassphraseSource {
     /// The passphrase for a new key; `None` leaves it unencrypted.
@@ -21,11 +21,7 @@ impl PassphraseSource {
         if !self.prompt {
             return self.read();
         }
-        let first = prompt("Passphrase for the CA key: ")?;
-        if first != prompt("Repeat the passphrase: ")? {
-            return Err("the passphrases do not match; try again".into());
-        }
-        Ok(Some(first))
+        prompt_twice("Passphrase for the CA key: ", CA_FLAGS).map(Some)
     }
 
     /// The passphrase of an existing key; prompts if the key is encrypted and no source was given.
@@ -35,16 +31,39 @@ impl PassphraseSource {
         }
         match self.read()? {
             Some(passphrase) => Ok(Some(passphrase)),
-            None => prompt("Passphrase of the CA key: ").map(Some),
+            None => prompt("Passphrase of the CA key: ", CA_FLAGS).map(Some),
         }
     }
 
     fn read(&self) -> Result<Option<Passphrase>, String> {
-        self.file.as_deref().map_or(Ok(()), check_readers)?;
-        let open = self.descriptor.map(|number| PathBuf::from(format!("/dev/fd/{number}")));
-        let path = self.file.as_ref().or(open.as_ref());
-        path.map(|path| first_line(path)).transpose()
+        read(self.file.as_deref(), self.descriptor)
     }
+}
+
+/// The flags to name where there is no terminal.
+const CA_FLAGS: &str = "--ca-pass-file or --ca-pass-fd";
+const EXPORT_FLAGS: &str = "--pass-file or --pass-fd";
+
+/// The passphrase of a file that is exported.
+pub(super) fn for_export(source: &ExportPassphrase) -> Result<Passphrase, String> {
+    match read(source.file.as_deref(), source.descriptor)? {
+        Some(passphrase) => Ok(passphrase),
+        None => prompt_twice("Passphrase for the new file: ", EXPORT_FLAGS),
+    }
+}
+
+fn read(file: Option<&Path>, descriptor: Option<u32>) -> Result<Option<Passphrase>, String> {
+    file.map_or(Ok(()), check_readers)?;
+    let open = descriptor.map(|number| PathBuf::from(format!("/dev/fd/{number}")));
+    file.or(open.as_deref()).map(first_line).transpose()
+}
+
+fn prompt_twice(question: &str, flags: &str) -> Result<Passphrase, String> {
+    let first = prompt(question, flags)?;
+    if first != prompt("Repeat the passphrase: ", flags)? {
+        return Err("the passphrases do not match; try again".into());
+    }
+    Ok(first)
 }
 
 /// Refuses a file that other users may read.
@@ -67,10 +86,13 @@ fn first_line(path: &Path) -> Result<Passphrase, String> {
     Ok(passphrase.map_err(|error| error.in_file(path))?)
 }
 
-fn prompt(question: &str) -> Result<Passphrase, String> {
+fn prompt(question: &str, flags: &str) -> Result<Passphrase, String> {
     let answer = rpassword::prompt_password(question).map_err(|cause| {
-        let advice = "the passphrase of the CA key is needed, and there is no terminal to prompt on";
-        format!("{advice}; pass --ca-pass-file or --ca-pass-fd: {cause}")
+        let advice = match flags {
+            CA_FLAGS => "the passphrase of the CA key is needed, and there is no terminal to prompt on",
+            _ => "a passphrase is needed, and there is no terminal to prompt on",
+        };
+        format!("{advice}; pass {flags}: {cause}")
     })?;
     Ok(Passphrase::new(Zeroizing::new(answer))?)
 }

@@ -24,7 +24,7 @@ impl World {
         World::start_with(&["--store", "mem://"])
     }
 
-    fn start_with(args: &[&str]) -> World {
+    pub(crate) fn start_with(args: &[&str]) -> World {
         let dir = tempfile::tempdir().expect("a directory");
         let server = Running::start(&dir.path().join("data"), args);
         World { server, dir }
@@ -51,6 +51,11 @@ impl World {
 
     pub(crate) fn connect(&self, file: &Path) -> Client {
         Client(self.server.connect(file))
+    }
+
+    /// A directory for files of a test.
+    pub(crate) fn directory(&self) -> &Path {
+        self.dir.path()
     }
 
     fn data(&self) -> PathBuf {

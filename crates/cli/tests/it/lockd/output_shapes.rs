@@ -15,7 +15,7 @@ const PAGE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/reference/ou
 const COMMAND: &str = "UPDATE_GOLDEN=1 cargo test -p lockd-cli --test it output_shapes";
 
 /// A command line, and the script before it. The script of a `lockd client` command begins with a lease on `k`.
-const COMMANDS: [(&str, &str); 49] = [
+const COMMANDS: [(&str, &str); 50] = [
     ("lockd client acquire k", "lockd client release"),
     ("lockd client acquire --resource FILE:/a --resource KEY:b=CONSUMES", ""),
     ("lockd client keepalive", ""),
@@ -80,6 +80,7 @@ const COMMANDS: [(&str, &str); 49] = [
     ("lockc keepalive", "lockc acquire --ttl 5m c"),
     ("lockc use c", "lockc acquire --ttl 5m c"),
     ("lockc list", "lockc acquire --ttl 5m c"),
+    ("lockc top", "lockc acquire --ttl 5m c"),
     ("lockc release", "lockc acquire --ttl 5m c"),
     ("lockd client acquire k", ""),
     ("lockd client update --if-version 7 -i /dev/stdin", "exec < $document"),
@@ -89,7 +90,7 @@ const COMMANDS: [(&str, &str); 49] = [
 ];
 
 /// The first of the commands in [`COMMANDS`] that fail.
-const FIRST_FAILURE: usize = 44;
+const FIRST_FAILURE: usize = 45;
 
 /// Commands of `lockd client` whose output is no response: a document, or a description in a format of its own.
 const OTHERS: [&str; 3] = ["get", "edit", "openapi"];

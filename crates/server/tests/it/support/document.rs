@@ -180,6 +180,10 @@ fn matches(pattern: &str, text: &str) -> bool {
             let is_part = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'-');
             text.len() == 98 && text.starts_with("A-") && text[2..].bytes().all(is_part)
         }
+        r"^[0-9]{1,19}\.[0-9]{1,9}(\.[0-9]{1,9})?$" => {
+            let parts: Vec<&str> = text.split('.').collect();
+            (2..=3).contains(&parts.len()) && parts.iter().all(|part| part.parse::<u64>().is_ok())
+        }
         credential if credential.ends_with("[AQgw]$") => {
             let parts: Vec<&str> = text.split('.').collect();
             parts.len() == 3 && public(parts[0]) && parts[1].parse::<u64>().is_ok() && parts[2].len() == 22

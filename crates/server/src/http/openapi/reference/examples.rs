@@ -178,7 +178,7 @@ const DOCUMENTS: [Example; 8] = [
     ),
 ];
 
-const ADMINISTRATION: [Example; 14] = [
+const ADMINISTRATION: [Example; 15] = [
     example("describe", READ, 200, r#"@"/v1/describe?key=orders""#),
     example("keys", READ, 200, r#"@"/v1/keys?prefix=ord&limit=10""#),
     example("leases", READ_SOME, 200, r#"@"/v1/leases?namespace=default&limit=10""#),
@@ -188,6 +188,7 @@ const ADMINISTRATION: [Example; 14] = [
     ),
     example("fence", READ, 200, r#"@"/v1/fence?key=orders&token=$TOKEN""#),
     example("namespaces", READ_SOME, 200, "@/v1/namespaces"),
+    example("whoami", ALL, 200, "@/v1/whoami"),
     example(
         "revoke_lease",
         OPERATOR,
@@ -251,7 +252,7 @@ const ADMINISTRATION: [Example; 14] = [
     ),
 ];
 
-const AGENTS: [Example; 9] = [
+const AGENTS: [Example; 10] = [
     noted(
         example(
             "manifest",
@@ -296,6 +297,7 @@ AGENT_LEASE=$(field lease_id < manifest.json)"#,
          stops the agent's grants. `ALIVE` ends the announcement and, from an operator, the pause.",
     ),
     example("resource_state", READ, 200, "@/v1/resource/FILE:%2Fsrc%2Fmain.rs/state"),
+    example("resource_history", READ, 200, "@/v1/resource/KEY:orders/history"),
     example("contention", READ_SOME, 200, "@/v1/contention"),
     noted(
         example(
