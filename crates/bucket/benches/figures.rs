@@ -197,9 +197,10 @@ fn cycles() {
     }
 }
 
-fn percentile(mut times: Vec<Duration>, part: f64) -> f64 {
+/// In milliseconds.
+fn percentile(mut times: Vec<Duration>, percent: usize) -> f64 {
     times.sort_unstable();
-    times[((times.len() - 1) as f64 * part) as usize].as_secs_f64() * 1000.0
+    times[(times.len() - 1) * percent / 100].as_secs_f64() * 1000.0
 }
 
 /// Acquires of one caller, and of a thousand that arrive at random, in units of a put.
@@ -215,7 +216,7 @@ fn latency() {
         put(n);
     }
     let puts: Vec<Duration> = (0..40).map(put).collect();
-    let put_p50 = percentile(puts, 0.5);
+    let put_p50 = percentile(puts, 50);
     let engine = open(Arc::new(client.clone()), client.retry_policy(), Options::default());
     let acquire = |n: usize| Cycle::new(n, 1).next(None).expect("an acquire").0;
     let alone: Vec<Duration> = (0..40)
@@ -241,7 +242,7 @@ fn latency() {
     }
     let arrivals: Vec<Duration> = receive.iter().take(1000).collect();
     let (alone, p50, p99) =
-        (percentile(alone, 0.5), percentile(arrivals.clone(), 0.5), percentile(arrivals, 0.99));
+        (percentile(alone, 50), percentile(arrivals.clone(), 50), percentile(arrivals, 99));
     println!("put p50 {put_p50:.1} ms; acquire of one caller {alone:.1} ms, ratio {:.2}", alone / put_p50);
     println!("1,000 random arrivals, 500/s: p50 {p50:.1} ms, ratio {:.2}; p99 {p99:.1} ms", p50 / put_p50);
 }

@@ -97,6 +97,7 @@ impl SimObjects {
     }
 
     /// A copy of the store without faults, and without the objects whose names begin with `prefix`.
+    #[must_use]
     pub fn without(&self, prefix: &str) -> SimObjects {
         let copy = SimObjects::new(0, NetworkFaults::default());
         let (mut after, objects) = (String::new(), self.inner().objects.clone());
@@ -105,7 +106,7 @@ impl SimObjects {
                 let bytes = objects.get(name).expect("it was listed");
                 copy.inner().objects.put(name, &bytes).expect("objects in memory");
             }
-            after = page.names.last().expect("not empty").clone();
+            after.clone_from(page.names.last().expect("not empty"));
         }
         copy
     }

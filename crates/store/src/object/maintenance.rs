@@ -152,7 +152,9 @@ impl Maintenance {
             if seqs.is_empty() {
                 return Ok(());
             }
-            self.delete(seqs.iter().map(|seq| names::batch(self.shard.options.shard, *seq)).collect())?;
+            let names: Vec<String> =
+                seqs.iter().map(|seq| names::batch(self.shard.options.shard, *seq)).collect();
+            self.delete(&names)?;
             let mut state = self.lock();
             for seq in seqs {
                 state.to_delete.remove(&seq);
@@ -164,17 +166,21 @@ impl Maintenance {
     fn delete_old_floors(&self) -> Result<(), StoreError> {
         let floors = self.shard.floors()?;
         let old = floors.split_last().map_or(&[][..], |(_, old)| old);
-        self.delete(old.iter().map(|floor| names::floor(self.shard.options.shard, *floor)).collect())
+        let names: Vec<String> =
+            old.iter().map(|floor| names::floor(self.shard.options.shard, *floor)).collect();
+        self.delete(&names)
     }
 
     /// An index object is needed while one of its batches is above the floor. It ends where the next begins.
     fn delete_old_pages(&self, floor: Seq) -> Result<(), StoreError> {
         let pages = self.shard.index_pages()?;
         let old = pages.iter().zip(pages.iter().skip(1)).filter(|(_, next)| **next <= floor);
-        self.delete(old.map(|(first, _)| names::index_page(self.shard.options.shard, *first)).collect())
+        let names: Vec<String> =
+            old.map(|(first, _)| names::index_page(self.shard.options.shard, *first)).collect();
+        self.delete(&names)
     }
 
-    fn delete(&self, names: Vec<String>) -> Result<(), StoreError> {
+    fn delete(&self, names: &[String]) -> Result<(), StoreError> {
         for names in names.chunks(NAMES_MAX) {
             let deleted = self.shard.policy.retry(|| self.shard.objects.delete_all(names));
             deleted.map_err(|error: ObjectsError| error.into_store_error("deleting objects", &names[0]))?;

@@ -51,17 +51,7 @@ impl ObjectStoreRoot {
         let root = RootObjects { objects, policy };
         let existing = root.get(names::STORE)?;
         let key = root.key(key, existing.is_some())?;
-        let bytes = match existing {
-            Some(bytes) => bytes,
-            None => {
-                root.refuse_incomplete_copy()?;
-                let map = SlotMap::ranges(fresh.shards).ok_or_else(|| too_many_shards(fresh.shards))?;
-                let map = root.create(&names::map(FIRST_MAP), &map.encode())?;
-                // Another server may have created the map, with another number of shards.
-                let shards = decode_map(&map, FIRST_MAP)?.shards();
-                root.create(names::STORE, &store_file::encode(StoreFile { shards, ..fresh }, &key))?
-            }
-        };
+        let bytes = existing.map_or_else(|| root.create_store(fresh, &key), Ok)?;
         let file = verified(&bytes, &key)?;
         let map = root.map(file)?;
         Ok(ObjectStoreRoot { key, file, map })
@@ -172,6 +162,16 @@ impl RootObjects<'_> {
         let what = "there are objects below this prefix, and nothing is overwritten; a store is copied or restored into a \
                     new prefix: choose another one: object=";
         Err(StoreError::new(ErrorKind::Refused, format!("{what}{first}")))
+    }
+
+    /// Creates the map of slots, then the parameters; returns those that are in the bucket.
+    fn create_store(&self, fresh: StoreFile, key: &Key) -> Result<Vec<u8>, StoreError> {
+        self.refuse_incomplete_copy()?;
+        let map = SlotMap::ranges(fresh.shards).ok_or_else(|| too_many_shards(fresh.shards))?;
+        let map = self.create(&names::map(FIRST_MAP), &map.encode())?;
+        // Another server may have created the map, with another number of shards.
+        let shards = decode_map(&map, FIRST_MAP)?.shards();
+        self.create(names::STORE, &store_file::encode(StoreFile { shards, ..fresh }, key))
     }
 
     fn bucket_key(&self) -> Result<Option<Key>, StoreError> {

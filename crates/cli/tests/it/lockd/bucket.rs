@@ -113,7 +113,9 @@ fn with_workers<T>(
         .collect();
     during();
     stop.store(true, Ordering::Relaxed);
-    workers.into_iter().for_each(|worker| worker.join().expect("no worker panics"));
+    for worker in workers {
+        worker.join().expect("no worker panics");
+    }
     Arc::try_unwrap(counted).expect("all have ended").into_inner().expect("not poisoned")
 }
 
