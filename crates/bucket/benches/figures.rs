@@ -158,13 +158,13 @@ fn drive(engine: &Engine, callers: usize, rounds: usize) -> Duration {
 }
 
 /// The least that a lock per object needs: one conditional put each for acquire, update and release.
-fn drive_objects(client: &Bucket, callers: usize, rounds: usize) -> Duration {
+fn drive_objects(client: &Bucket, phase: &str, callers: usize, rounds: usize) -> Duration {
     let begin = Instant::now();
     std::thread::scope(|scope| {
         for caller in 0..callers {
             let run = move || {
                 for put in 0..rounds * 3 {
-                    let name = format!("cas/{caller}/{put}");
+                    let name = format!("cas/{phase}/{caller}/{put}");
                     client.put_if_absent(&name, &[b'7'; DOCUMENT + 100]).expect("a free name");
                 }
             };
@@ -186,8 +186,8 @@ fn cycles() {
         let done = callers * rounds;
         let requests = (client.counts().total() - before) as f64 / done as f64 * 1000.0;
         let rate = done as f64 / took.as_secs_f64();
-        drive_objects(&client, callers, 1);
-        let beside = done as f64 / drive_objects(&client, callers, rounds).as_secs_f64();
+        drive_objects(&client, "first", callers, 1);
+        let beside = done as f64 / drive_objects(&client, "measured", callers, rounds).as_secs_f64();
         println!(
             "{callers:5} callers: {rate:8.0} cycles/s, {requests:6.1} requests per 1,000 cycles; an object per key: \
              {beside:8.0} cycles/s, 3000 requests; ratio {:.2}, {:.0} times fewer requests",

@@ -56,6 +56,7 @@ pub(crate) fn error(provider: Provider, effect: Effect, response: &Response, det
         Response::Status(status, _) => format!("status={}", status.as_u16()),
     };
     let what = match (status_of(response), effect) {
+        (Some(304 | 409 | 412), Effect::Create) => "the object exists, or another request creates it",
         (Some(404), Effect::Create) => "there is no such bucket; create it, or correct the store URL",
         (Some(403), Effect::Idempotent) => {
             "the object store denies access; without the right to list the bucket, S3 answers so for missing objects \

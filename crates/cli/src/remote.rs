@@ -22,6 +22,7 @@ mod keys;
 mod why;
 mod watch;
 mod events;
+mod history;
 mod operators;
 mod agent_commands;
 mod server_texts;
@@ -118,6 +119,8 @@ async fn dispatch(args: &ClientArgs) -> CommandResult {
         Verb::Keys(keys) => keys::keys(&client, common, keys).await,
         Verb::Lease(lease) => views::lease(&client, common, lease).await,
         Verb::Resource(resource) => views::resource(&client, common, resource).await,
+        Verb::History(resource) => history::history(&client, common, resource).await,
+        Verb::Whoami => history::whoami(&client, common).await,
         Verb::Contention => views::contention(&client, common).await,
         Verb::Events(args) => events::events(&client, common, args).await,
         Verb::Activate(lease) => leases::activate(&client, common, lease).await,

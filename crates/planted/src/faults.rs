@@ -245,9 +245,9 @@ faults! {
     /// A writer assumes that it still owns the log.
     ConfirmBlindly = "confirm-blindly" in "store/src/object/log.rs" caught by "sim/object_takeover",
     /// Objects that begin a tenure are deleted like any other.
-    TenureDeleted = "tenure-deleted" in "store/src/object/truncate.rs" caught by "sim/object_takeover",
+    TenureDeleted = "tenure-deleted" in "store/src/object/maintenance.rs" caught by "sim/object_takeover",
     /// Batches are deleted before the floor above them is written.
-    DeleteBeforeFloor = "delete-before-floor" in "store/src/object/truncate.rs" caught by "sim/object_takeover",
+    DeleteBeforeFloor = "delete-before-floor" in "store/src/object/log.rs" caught by "sim/object_takeover",
 
     /// The boot clock is compared across a reboot.
     ForeignBootClock = "foreign-boot-clock" in "engine/src/clock.rs" caught by "servers",
@@ -403,6 +403,8 @@ faults! {
     ReadHoldShared = "read-hold-shared" in "engine/src/uploads.rs" caught by "engine/retention",
     /// Garbage collection of a deposed server deletes the blobs of its successor.
     NewerTermSwept = "newer-term-swept" in "engine/src/uploads.rs" caught by "engine/retention",
+    /// Below a floor, another writer's object decides an append whose outcome is unknown.
+    AnothersBelowFloor = "anothers-below-floor" in "store/src/object/log.rs" caught by "store/object",
     /// A commit may name a blob of another term, which garbage collection may have deleted.
     ForeignBlobCommitted = "foreign-blob-committed" in "engine/src/shard.rs" caught by "engine/retention",
     /// An upload is pinned only until its bytes are durable, not until its commit is decided.

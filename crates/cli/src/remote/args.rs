@@ -157,6 +157,10 @@ pub(crate) enum Verb {
     Lease(LeaseArg),
     /// Show the leases over a resource, and the number of its waiters.
     Resource(ResourceArg),
+    /// Show what happened to a resource within the last hour.
+    History(ResourceArg),
+    /// Show the identity, the role and the rights that the server sees.
+    Whoami,
     /// Show the waiters, what blocks them, and what was contended recently.
     #[command(visible_alias = "waiters", after_help = "Example:\n  lockd client contention --namespace team")]
     Contention,

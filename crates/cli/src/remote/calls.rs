@@ -3,7 +3,7 @@
 //! A test compares the table with a running server: a new call without a command fails it.
 
 /// The id of an operation, and the command that sends it.
-pub const COMMANDS: [(&str, &str); 41] = [
+pub const COMMANDS: [(&str, &str); 43] = [
     ("healthz", "health"),
     ("readyz", "health"),
     ("metrics", "client metrics"),
@@ -28,6 +28,8 @@ pub const COMMANDS: [(&str, &str); 41] = [
     ("leases", "client list"),
     ("lease", "client lease"),
     ("resource_state", "client resource"),
+    ("resource_history", "client history"),
+    ("whoami", "client whoami"),
     ("contention", "client contention"),
     ("events", "client events"),
     ("revoke_lease", "client revoke"),

@@ -33,7 +33,7 @@ pub(crate) struct LeaseArg {
 )]
 pub(crate) struct ResourceArg {
     /// Resource as KIND:name.
-    resource: String,
+    pub(super) resource: String,
 }
 
 /// A key as the output shows it. The JSON form is stable: fields are added, never renamed.

@@ -11,7 +11,7 @@ use engine::internals::engine::PanicOnFailure;
 use engine::internals::record::Record;
 use engine::internals::uploads::Uploads;
 use engine::observe::{EngineObserver, Fatal, MaintenanceEvent};
-use engine::{Decision, Engine, MachineClock, Options, Reply, TenureConfig};
+use engine::{Decision, Engine, MachineClock, Options, Reply, TenureConfig, Unavailable};
 use kernel::{
     Action, Command, Commit, Cursor, Etag, Granted, Kernel, Limits, Location, Lsn, Outcome, ResourceName,
     Response, Shard, Span, Store, Write,
@@ -273,6 +273,31 @@ fn commit(engine: &Engine, lease: &Granted, name: &str, length: usize) -> Option
         Write { held: held(lease), key, token: None, if_version: None, if_etag: None, release: false };
     let commit = Commit { write, etag: Etag([1; 32]), bytes: length as u64, location: Location::default() };
     submit(engine, Action::Commit(commit), Some(vec![7; length]))
+}
+
+/// A blob of another term is not pinned here: garbage collection takes it for one that no commit will ever name, and may
+/// have deleted it.
+#[test]
+fn a_commit_that_names_a_blob_of_another_term_is_refused() {
+    let engine = open(&Arc::default(), false, Arc::new(PanicOnFailure));
+    let lease = acquire(&engine, "orders");
+    let mut upload = engine.uploads().begin(7).expect("begun");
+    upload.write(&[7; 100]).expect("written");
+    let pin = upload.finish().expect("durable");
+    let location = |term| {
+        let blob = BlobId { term, ..pin.blob() };
+        DocumentLocation::Blob(blob).location()
+    };
+    let own = pin.blob().term;
+    let key = ResourceName::key("orders").expect("a valid key");
+    let write =
+        Write { held: held(&lease), key, token: None, if_version: None, if_etag: None, release: false };
+    for (term, is_refused) in [(Term(own.0 + 1), true), (Term(99), true), (own, false)] {
+        let commit =
+            Commit { write: write.clone(), etag: Etag([1; 32]), bytes: 100, location: location(term) };
+        let reply = submit(&engine, Action::Commit(commit), None).expect("running");
+        assert_eq!(reply == Err(Unavailable::Deposed), is_refused, "{term:?}: {reply:?}");
+    }
 }
 
 /// An engine with a snapshot every 64 KiB that retains no log below it.

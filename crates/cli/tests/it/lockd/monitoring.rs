@@ -143,7 +143,11 @@ fn free_disk_space_the_oldest_waiter_the_start_and_every_limit_are_measured() {
     let limits =
         text.lines().filter_map(|line| line.strip_prefix("lockd_limit_bytes{limit=\"")?.split('"').next());
     let limits: Vec<&str> = limits.collect();
-    assert_eq!(limits.len(), 7, "leases, waiters, names, bodies, responses, requests, refusals: {limits:?}");
+    assert_eq!(
+        limits.len(),
+        8,
+        "leases, waiters, names, bodies, responses, requests, refusals, histories: {limits:?}"
+    );
     for limit in &limits {
         let used = value(&text, &format!("lockd_limit_used_bytes{{limit=\"{limit}\"}}"));
         assert!(used <= value(&text, &format!("lockd_limit_bytes{{limit=\"{limit}\"}}")), "{limit}");

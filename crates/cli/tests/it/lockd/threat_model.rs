@@ -6,13 +6,13 @@ fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
 }
 
-/// The text of all Rust files of the workspace.
+/// The text of all Rust and Python files of the workspace.
 fn sources(directory: &Path, text: &mut String) {
     for entry in std::fs::read_dir(directory).expect("a directory") {
         let path = entry.expect("readable").path();
         if path.is_dir() && !path.ends_with("target") {
             sources(&path, text);
-        } else if path.extension().is_some_and(|end| end == "rs") {
+        } else if path.extension().is_some_and(|end| end == "rs" || end == "py") {
             text.push_str(&std::fs::read_to_string(&path).expect("text"));
         }
     }
@@ -39,7 +39,8 @@ fn every_claim_names_tests_that_exist() {
         let files: Vec<&str> = between(tests, "](", ")").collect();
         assert!(!names.is_empty() || !files.is_empty(), "no test: {row}");
         for name in names {
-            assert!(code.contains(&format!("fn {name}()")), "{name}: {row}");
+            let is_there = ["fn", "def"].iter().any(|word| code.contains(&format!("{word} {name}(")));
+            assert!(is_there, "{name}: {row}");
         }
         for file in files {
             assert!(root().join("docs/operating").join(file).exists(), "{file}: {row}");
