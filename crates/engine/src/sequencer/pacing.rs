@@ -2,8 +2,9 @@
 //!
 //! An append to an object store takes tens of milliseconds and costs the same for one command as for a thousand. Clients
 //! that wait for their replies send the next request when they get them, all within a few milliseconds. A batch that left
-//! with the first of them would make the others wait for two appends. So after a batch of several commands the next one
-//! waits for as many, but for at most a sixteenth of the time that the last append took.
+//! without them would make them wait for two appends, and clients would form two groups that never meet. So when an append
+//! ends, the next batch waits for as many commands as have just had their replies, beside those that it has already, but
+//! for at most a twelfth of the time that the append took. A caller alone never waits.
 //!
 //! Beside that, an operator may set a minimum interval between appends, to pay for fewer of them.
 //!
@@ -13,7 +14,7 @@
 use kernel::{Span, Time};
 
 /// A batch waits at most this part of the time that the last append took.
-const PART: u64 = 16;
+const PART: u64 = 12;
 /// A batch waits at most this long for more commands.
 const LINGER_MAX: Span = Span(8);
 
@@ -26,24 +27,26 @@ pub(super) struct Pacing {
     interval: Span,
     /// The beginning of the last append.
     began: Option<Time>,
+    /// The number of commands of the last batch.
+    sent: usize,
     /// The batch waits until here, if it has fewer commands than `expected`.
     lingers_until: Time,
-    /// The number of commands of the last batch.
     expected: usize,
 }
 
 impl Pacing {
     pub(super) fn new(is_remote: bool, interval: Span) -> Pacing {
-        Pacing { is_remote, interval, began: None, lingers_until: Time(0), expected: 0 }
+        Pacing { is_remote, interval, began: None, sent: 0, lingers_until: Time(0), expected: 0 }
     }
 
     /// A batch with this many commands leaves.
     pub(super) fn appending(&mut self, now: Time, commands: usize) {
-        (self.began, self.expected) = (Some(now), commands);
+        (self.began, self.sent) = (Some(now), commands);
     }
 
-    /// The batch is durable, and its replies were sent.
-    pub(super) fn appended(&mut self, now: Time) {
+    /// The batch is durable, and its replies were sent. The next one has this many commands so far.
+    pub(super) fn appended(&mut self, now: Time, commands: usize) {
+        self.expected = self.sent + commands;
         let took = self.began.map_or(0, |began| now.0.saturating_sub(began.0));
         let linger = if self.is_remote && self.expected > 1 { (took / PART).min(LINGER_MAX.0) } else { 0 };
         self.lingers_until = now.after(Span(linger));
@@ -67,25 +70,35 @@ mod tests {
         let mut pacing = Pacing::new(true, Span(0));
         assert_eq!(pacing.wait(Time(1000), 1, true), Span(0), "the first one waits for nothing");
         pacing.appending(Time(1000), 64);
-        pacing.appended(Time(1032));
+        pacing.appended(Time(1032), 0);
         assert_eq!(pacing.wait(Time(1032), 63, true), Span(2));
         assert_eq!(pacing.wait(Time(1033), 1, false), Span(1));
         assert_eq!(pacing.wait(Time(1032), 64, true), Span(0), "all are here");
         assert_eq!(pacing.wait(Time(1034), 1, true), Span(0));
         pacing.appending(Time(1034), 64);
-        pacing.appended(Time(9034));
+        pacing.appended(Time(9034), 0);
         assert_eq!(pacing.wait(Time(9034), 1, true), LINGER_MAX);
+    }
+
+    /// Two groups of clients took turns: each waited for the appends of the other, and cycles took twice as long.
+    #[test]
+    fn two_groups_of_clients_become_one() {
+        let mut pacing = Pacing::new(true, Span(0));
+        pacing.appending(Time(0), 30);
+        pacing.appended(Time(30), 34);
+        assert_eq!(pacing.wait(Time(30), 34, true), Span(2), "the 30 are about to come back");
+        assert_eq!(pacing.wait(Time(31), 64, true), Span(0));
     }
 
     #[test]
     fn one_caller_alone_and_a_log_on_disk_never_wait() {
         let mut alone = Pacing::new(true, Span(0));
         alone.appending(Time(0), 1);
-        alone.appended(Time(100));
+        alone.appended(Time(100), 0);
         assert_eq!(alone.wait(Time(100), 1, true), Span(0));
         let mut disk = Pacing::new(false, Span(0));
         disk.appending(Time(0), 64);
-        disk.appended(Time(100));
+        disk.appended(Time(100), 40);
         assert_eq!(disk.wait(Time(100), 1, true), Span(0));
     }
 
@@ -93,7 +106,7 @@ mod tests {
     fn appends_keep_the_interval_and_queries_need_none() {
         let mut pacing = Pacing::new(false, Span(250));
         pacing.appending(Time(1000), 1);
-        pacing.appended(Time(1030));
+        pacing.appended(Time(1030), 0);
         assert_eq!(pacing.wait(Time(1030), 5, true), Span(220));
         assert_eq!(pacing.wait(Time(1030), 5, false), Span(0));
         assert_eq!(pacing.wait(Time(1250), 1, true), Span(0));

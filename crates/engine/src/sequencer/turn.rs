@@ -326,8 +326,8 @@ impl Shared {
         self.is_returning.store(true, Ordering::Release);
         let mut core = self.lock_core();
         core.set_space(health.space);
-        let now = core.shard.now();
-        core.pacing.appended(now);
+        let (now, commands) = (core.shard.now(), core.commands());
+        core.pacing.appended(now, commands);
         core.writer = WriterSlot::Here(writer);
         self.is_returning.store(false, Ordering::Release);
         drop(core);
@@ -582,8 +582,13 @@ impl Core {
         if self.is_full() || self.is_stopping {
             return Span(0);
         }
-        let (bytes, replies) = self.shard.load();
-        self.pacing.wait(self.shard.now(), replies + self.queries.len(), bytes > 0)
+        self.pacing.wait(self.shard.now(), self.commands(), self.shard.load().0 > 0)
+    }
+
+    /// The number of commands and queries in the batch under way that have a reply.
+    fn commands(&self) -> usize {
+        reached!();
+        self.shard.load().1 + self.queries.len()
     }
 
     /// Whether the batch under way contains anything, and is not held back.
@@ -654,8 +659,7 @@ impl Core {
     /// Ends the batch under way.
     fn seal(&mut self, writer: &mut Writer) -> PendingBatch {
         reached!();
-        let commands = self.shard.load().1 + self.queries.len();
-        self.pacing.appending(self.shard.now(), commands);
+        self.pacing.appending(self.shard.now(), self.commands());
         let mut turn = self.shard.end_turn();
         if planted!(AnswerEarly) {
             for (to, reply, _) in turn.replies.drain(..) {
