@@ -158,8 +158,11 @@ pub(crate) enum Verb {
     /// Show the leases over a resource, and the number of its waiters.
     Resource(ResourceArg),
     /// Show what happened to a resource within the last hour.
+    #[command(after_help = "Example:\n  lockd client history KEY:orders\n  \
+                            lockd client history KEY:orders --output json | jq -r .entries[].event")]
     History(ResourceArg),
     /// Show the identity, the role and the rights that the server sees.
+    #[command(after_help = "Example:\n  lockd client whoami")]
     Whoami,
     /// Show the waiters, what blocks them, and what was contended recently.
     #[command(visible_alias = "waiters", after_help = "Example:\n  lockd client contention --namespace team")]

@@ -15,7 +15,7 @@ const PAGE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/reference/ou
 const COMMAND: &str = "UPDATE_GOLDEN=1 cargo test -p lockd-cli --test it output_shapes";
 
 /// A command line, and the script before it. The script of a `lockd client` command begins with a lease on `k`.
-const COMMANDS: [(&str, &str); 50] = [
+const COMMANDS: [(&str, &str); 52] = [
     ("lockd client acquire k", "lockd client release"),
     ("lockd client acquire --resource FILE:/a --resource KEY:b=CONSUMES", ""),
     ("lockd client keepalive", ""),
@@ -37,6 +37,8 @@ const COMMANDS: [(&str, &str); 50] = [
     ("lockd client keys", "lockd client set k n++"),
     ("lockd client lease ${LOCKD_CLIENT_LEASE_ID%%.*}", "lockd client release"),
     ("lockd client resource KEY:k", ""),
+    ("lockd client history KEY:nothing-happened", ""),
+    ("lockd client whoami", ""),
     (
         "lockd client contention",
         "lockd client acquire --block 1m k & until lockd client describe k | grep waiters=1; do sleep 0.02; done",
@@ -90,7 +92,7 @@ const COMMANDS: [(&str, &str); 50] = [
 ];
 
 /// The first of the commands in [`COMMANDS`] that fail.
-const FIRST_FAILURE: usize = 45;
+const FIRST_FAILURE: usize = 47;
 
 /// Commands of `lockd client` whose output is no response: a document, or a description in a format of its own.
 const OTHERS: [&str; 3] = ["get", "edit", "openapi"];
