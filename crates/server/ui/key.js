@@ -73,7 +73,7 @@ export function open(root, params, context) {
 
   function waiters() {
     const { waiting, more } = contention;
-    if (!waiting.length) return empty('Nobody waits');
+    if (!waiting.length) return empty('No waiters');
     return [table('Queue', ['Place', 'Waiter', 'Reason', 'Blocked by', '#Waits'], waiting.map((row, at) => [String(at + 1), name(partyOf(row)), row.reason && name(row.reason),
       row.blocked_by.length ? name(partyOf(row.blocked_by[0])) : 'earlier waiters', time(now() - row.age_ms, 'for')])),
     more && h('p', { class: 'hint' }, 'Only the first 100 are listed.')];

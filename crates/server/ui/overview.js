@@ -96,7 +96,7 @@ function readiness(ready) {
 }
 
 function waiting({ waiting: rows, more }) {
-  if (!rows.length) return empty('Nobody waits');
+  if (!rows.length) return empty('No waiters');
   const oldest = [...rows].sort((a, b) => b.age_ms - a.age_ms).slice(0, SHOWN);
   return [table('Longest waits', ['Waiter', 'Resource', 'Blocked by', '#Waits'], oldest.map((row) => [
     name(partyOf(row)), resourceLink(row.namespace, row.resources[0]),

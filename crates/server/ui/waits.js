@@ -17,7 +17,7 @@ export function open(root, params, context) {
     try {
       const found = await get('contention', { namespace: context.ns });
       render(problem);
-      render(picture, found.waiting.length ? graph(found.waiting) : empty('Nobody waits', 'Every request for a lease was granted or refused at once.'));
+      render(picture, found.waiting.length ? graph(found.waiting) : empty('No waiters', 'Every request for a lease was granted or refused at once.'));
       render(blockers, blockersOf(found.waiting));
       render(spots, hotspots(found));
       render(queue, waiters(found));
@@ -59,7 +59,7 @@ function hotspots({ hotspots: rows }) {
 }
 
 function waiters({ waiting, more }) {
-  if (!waiting.length) return empty('Nobody waits');
+  if (!waiting.length) return empty('No waiters');
   return [table('Waiters', ['Waiter', 'Resource', 'Blocked by', 'Reason', '#Position', '#Waits'], waiting.map((row) => [
     who(row), [resourceLink(row.namespace, row.resources[0]), row.resources.length > 1 && h('span', { class: 'hint' }, ` +${row.resources.length - 1}`)],
     row.blocked_by.length ? row.blocked_by.slice(0, 3).map((lease, at) => [at ? ', ' : '', name(partyOf(lease))]) : 'earlier waiters',
