@@ -37,6 +37,7 @@
 mod batch;
 mod delivery;
 mod inbox;
+mod marks;
 mod pacing;
 mod turn;
 
@@ -47,6 +48,7 @@ use kernel::{Command, Event, Lsn, Span};
 use store::{Bounds, LogStore, Seq, StoreError};
 
 pub use self::delivery::Delivery;
+pub use self::marks::{LoggedSince, MarkInterval};
 use self::turn::{Runner, Shared};
 use crate::audit::AuditEntry;
 use crate::checkpoint::Mark;
@@ -145,41 +147,6 @@ pub struct Health {
     pub reason: Option<String>,
     /// An append is being repeated: whether it happened is not known yet.
     pub is_undecided: bool,
-}
-
-/// When marks for snapshots are made: when enough bytes or enough batches were logged.
-#[derive(Clone, Copy, Debug)]
-pub struct MarkInterval {
-    /// Bytes between two marks.
-    pub bytes: u64,
-    /// Batches between two marks: in an object store each is an object, which a recovery has to read.
-    pub batches: u64,
-    /// Logged by earlier tenures since the last snapshot. Without that a server that always ends before it has logged a
-    /// whole interval would never take a snapshot.
-    pub since: LoggedSince,
-}
-
-/// How much was logged since the last mark.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct LoggedSince {
-    /// Bytes.
-    pub bytes: u64,
-    /// Batches.
-    pub batches: u64,
-}
-
-impl MarkInterval {
-    /// Counts a batch. Whether a mark is due after it.
-    fn count(&mut self, bytes: usize) -> bool {
-        reached!();
-        self.since.bytes = self.since.bytes.saturating_add(bytes as u64);
-        self.since.batches = self.since.batches.saturating_add(1);
-        let is_due = self.since.bytes >= self.bytes || self.since.batches >= self.batches;
-        if is_due {
-            self.since = LoggedSince::default();
-        }
-        is_due
-    }
 }
 
 /// Settings of a sequencer.

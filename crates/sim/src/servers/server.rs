@@ -336,7 +336,12 @@ impl Server {
 
     /// Whether nothing is to be run now, and no batch is held back, in flight or undecided.
     pub fn is_quiet(&self) -> bool {
-        !self.executor.has_jobs() && !self.health().is_undecided && !self.sequencer.is_holding_back()
+        !self.executor.has_jobs() && !self.health().is_undecided && !self.is_holding_back()
+    }
+
+    /// Whether it holds a batch back, so that it may grow.
+    pub fn is_holding_back(&self) -> bool {
+        self.sequencer.is_holding_back()
     }
 
     /// The time until its next timer is due.
@@ -346,8 +351,7 @@ impl Server {
 
     /// An append whose outcome is unknown is repeated: a timer is set for it.
     pub fn check_repetition(&self) -> Result<(), String> {
-        let waits =
-            (self.health().is_undecided || self.sequencer.is_holding_back()) && !self.executor.has_jobs();
+        let waits = (self.health().is_undecided || self.is_holding_back()) && !self.executor.has_jobs();
         if waits && self.until_timer().is_none() {
             return Err("an undecided append is never repeated, or a batch is held back for ever".into());
         }

@@ -164,8 +164,8 @@ impl ServerSimulation<'_> {
                 self.trace(&format!("deposed: {error}"));
                 Ok(())
             }
-            // It repeats an append, and does not know yet.
-            Ok(()) if server.health().is_undecided => {
+            // It repeats an append or holds a batch back, and does not know yet.
+            Ok(()) if server.health().is_undecided || server.is_holding_back() => {
                 self.paused.push(server);
                 Ok(())
             }
