@@ -70,7 +70,7 @@ impl CountProgress {
         Self { bar: bar.with_style(style).with_message(what), visible }
     }
 
-    /// So many are done, of so many.
+    /// Shows `done` of `all`.
     pub fn set(&self, done: u64, all: u64) {
         self.bar.set_length(all.max(done));
         self.bar.set_position(done);

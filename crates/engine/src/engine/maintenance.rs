@@ -22,7 +22,7 @@ const MOVES_MAX: usize = 128;
 /// Maximum number of document bytes in flight.
 const MOVES_BYTES: u64 = 1 << 20;
 
-/// Old uploads are looked for at the first of so many garbage collections.
+/// Old uploads are aborted at the first of every 100 garbage collections.
 const UPLOADS_EVERY: u64 = 100;
 
 /// Documents read in one query.

@@ -1,6 +1,6 @@
 //! The last batches that this writer has appended, so that documents just written are read without a request.
 //!
-//! **Invariant.** Only batches that are in the log, and at most so many bytes of them as were allowed. A batch leaves when
+//! **Invariant.** Only batches that are in the log, and at most the allowed number of bytes. A batch leaves when
 //! newer ones need its place.
 
 use std::collections::VecDeque;
