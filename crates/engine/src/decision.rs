@@ -74,6 +74,8 @@ pub enum Unavailable {
     Stopped,
     /// Another server owns the shard now; the command was not carried out.
     Deposed,
+    /// This server hands the shard over, to the server with this id if there is one; the command was not carried out.
+    Moved(Option<u128>),
 }
 
 /// A request for a lease is blocked.

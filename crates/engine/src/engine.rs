@@ -23,8 +23,9 @@ use crate::decider::{Decider, TenureConfig};
 use crate::decision::ContentionEvent;
 use crate::documents::{BlobId, DocumentLocation, Term, read_inline};
 use crate::executor::Executor;
+use crate::follower::Follower;
 use crate::memory::MemoryBudget;
-use crate::recovery::{DamagedSnapshot, Recovered, RecoveryError, recover_from, unsaved};
+use crate::recovery::{DamagedSnapshot, Recovered, RecoveryError, unsaved};
 use crate::sequencer::{
     BatchObserver, Ended, LoggedSince, MarkInterval, Measure, Sequencer, SequencerOptions,
 };
@@ -124,6 +125,13 @@ pub trait EngineObserver: Send + Sync {
     /// The process must end. Called at most once for each cause, from any thread.
     fn fatal(&self, why: Fatal);
 
+    /// Another server owns the log of this shard: its engine has ended, and its state is to be discarded. For a process
+    /// that cannot follow, that is fatal.
+    fn deposed(&self, shard: Shard, why: StoreError) {
+        let _ = shard;
+        self.fatal(Fatal::Deposed(why));
+    }
+
     /// These events are durable. Must not block.
     fn durable(&self, events: &[(Lsn, Vec<Event>)]) {
         let _ = events;
@@ -202,7 +210,7 @@ pub struct RecoverySummary {
 }
 
 impl RecoverySummary {
-    fn of(recovered: &Recovered, log: &dyn LogStore, stopwatch: &Stopwatch) -> RecoverySummary {
+    pub(crate) fn of(recovered: &Recovered, log: &dyn LogStore, stopwatch: &Stopwatch) -> RecoverySummary {
         let counts = recovered.kernel.counts();
         RecoverySummary {
             snapshot: recovered.snapshot,
@@ -237,12 +245,19 @@ impl Engine {
         executor: &Arc<dyn Executor>,
     ) -> Result<Engine, OpenError> {
         let shard = opening.store.shard;
-        let mut on_damage = |snapshot| watcher.maintained(MaintenanceEvent::SnapshotDamaged(snapshot));
-        let stopwatch = Stopwatch::start();
-        let recovered = recover_from(&*log, &*blobs, shard, &mut on_damage).map_err(OpenError::Recovery)?;
-        let recovery = RecoverySummary::of(&recovered, &*log, &stopwatch);
-        let kernel = recovered.kernel;
-        let read_at = clock.boot_clock();
+        let follower = Follower::open(log, blobs, clock, shard, &*watcher).map_err(OpenError::Recovery)?;
+        Engine::start(follower, opening, options, watcher, executor)
+    }
+
+    /// Opens a tenure behind what a follower has read, and starts the sequencer and maintenance.
+    pub(crate) fn start(
+        follower: Follower,
+        opening: &TenureConfig,
+        options: Options,
+        watcher: Arc<dyn EngineObserver>,
+        executor: &Arc<dyn Executor>,
+    ) -> Result<Engine, OpenError> {
+        let Follower { log, blobs, clock, shard, kernel, read_at, recovery } = follower;
         // The parameters fixed at creation are in the log.
         let store = kernel.tenure().map_or(opening.store, |tenure| tenure.open.store);
         let opening = TenureConfig { store, ..opening.clone() };
@@ -255,11 +270,9 @@ impl Engine {
         let (readers, reader) = (Readers::new(&*log), log.reader());
         let follower = Box::new(EventRelay { shard, tasks: tasks.clone(), watcher: Arc::clone(&watcher) });
         let on_fatal = Arc::clone(&watcher);
-        let on_end = Box::new(move |why| {
-            on_fatal.fatal(match why {
-                Ended::Failed(error) => Fatal::Append(error),
-                Ended::Deposed(error) => Fatal::Deposed(error),
-            });
+        let on_end = Box::new(move |why| match why {
+            Ended::Failed(error) => on_fatal.fatal(Fatal::Append(error)),
+            Ended::Deposed(error) => on_fatal.deposed(shard, error),
         });
         let since = if planted!(MarksForgotten) {
             LoggedSince::default()

@@ -11,7 +11,7 @@
 //! all of that, one batch at a time;
 //! `executor` has the threads, and `sequencer` drives a shard with them; `recovery` goes from a store to a state; `checkpoint` does the same beside
 //! the live state, to snapshot it and to truncate the log; `uploads` are documents that are too long for the log;
-//! `engine` is a running shard. `stopwatch` is for metrics only, `reach` for the simulator.
+//! `follower` is the state of a log that another process may write, and `engine` a running shard. `stopwatch` is for metrics only, `reach` for the simulator.
 
 // `planted!(Fault)`: whether a deliberate fault is switched on; `false` without the feature `planted`.
 #[macro_use]
@@ -40,6 +40,7 @@ mod sequencer;
 mod recovery;
 mod checkpoint;
 mod uploads;
+mod follower;
 mod engine;
 mod stopwatch;
 
@@ -50,7 +51,9 @@ pub use decider::TenureConfig;
 pub use decision::{Decision, OnDecided, Reply, Unavailable};
 pub use engine::{Engine, OpenError, Options};
 pub use executor::{Executor, Workers};
+pub use follower::Follower;
 pub use origin::Origin;
+pub use recovery::RecoveryError;
 pub use sequencer::{Delivery, ReplyTo};
 pub use shard::{RENEWALS_MAX, Submission};
 

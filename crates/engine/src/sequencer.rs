@@ -44,7 +44,7 @@ mod turn;
 use std::sync::Arc;
 use std::time::Duration;
 
-use kernel::{Command, Event, Lsn, Span};
+use kernel::{Close, Command, Event, Lsn, Span};
 use store::{Bounds, LogStore, Seq, StoreError};
 
 pub use self::delivery::Delivery;
@@ -271,6 +271,28 @@ impl Sequencer {
         reached!();
         self.shared.inbox.close();
         self.shared.spawn_turns();
+    }
+
+    /// Hands the log over: accepts no further commands, decides the accepted ones, dismisses the waiters, logs `close` as
+    /// the last record of the tenure, and ends. Later commands are refused with [`Unavailable::Moved`]. Returns at once;
+    /// false if it was closed before.
+    pub fn hand_over(&self, close: Close) -> bool {
+        reached!();
+        let is_closing = self.shared.inbox.hand_over(close);
+        self.shared.spawn_turns();
+        is_closing
+    }
+
+    /// Returns when it has ended.
+    pub fn wait_until_ended(&self) {
+        reached!();
+        self.shared.wait_until_ended();
+    }
+
+    /// Since when the log, on another machine, has been working on an append or a confirmation; `None` if it is idle.
+    pub fn busy_for(&self) -> Option<Duration> {
+        reached!();
+        self.shared.busy_for()
     }
 
     /// Whether it has ended: closed with every reply sent, failed, or deposed.

@@ -13,7 +13,8 @@ mod long_command;
 use std::collections::{BTreeMap, VecDeque};
 
 use kernel::{
-    Action, Command, Event, Kernel, LeaseId, Lsn, Outcome, Rejection, RequestKey, Retraction, Span, Time,
+    Action, Close, Command, Event, Kernel, LeaseId, Lsn, Outcome, Rejection, RequestKey, Retraction, Span,
+    Time,
 };
 
 use self::long_command::LongCommand;
@@ -357,6 +358,13 @@ impl<R> Shard<R> {
         for long in std::mem::take(&mut self.long) {
             self.reply(long.to, Err(Unavailable::Stopped));
         }
+    }
+
+    /// Logs the record that ends the tenure and hands the log over. Nothing may be decided afterwards.
+    pub(crate) fn hand_over(&mut self, close: Close) {
+        let command = Command::internal(Action::Close(close));
+        let outcome = self.decider.execute(self.decider.now(), &command, &Origin::default(), None);
+        assert!(matches!(outcome, Outcome::Applied(..)), "an open log can be closed: {outcome:?}");
     }
 
     /// Removes all waiters; they get [`Unavailable::Dismissed`].

@@ -157,6 +157,19 @@ pub trait LogStore: Send {
         Ok(())
     }
 
+    /// Whether another writer may have appended since the log was last read: a cheap check, which may miss a log that was
+    /// truncated past its known end. Always false for logs with exclusive access.
+    fn has_grown(&self) -> Result<bool, StoreError> {
+        Ok(false)
+    }
+
+    /// Reads what other writers have appended, for a process that does not own the log. Returns the new bounds.
+    ///
+    /// [`ErrorKind::Gone`] if the log was truncated past its known end: reopen it.
+    fn catch_up(&mut self) -> Result<Bounds, StoreError> {
+        Ok(self.bounds())
+    }
+
     /// Records that the log is complete, after the last append of a clean stop. At the next opening, a log without its
     /// last batch is then known to be damaged, and not torn by a crash.
     fn mark_clean_stop(&mut self) -> Result<(), StoreError> {

@@ -5,7 +5,7 @@
 
 use std::collections::VecDeque;
 
-use kernel::{Action, LeaseId};
+use kernel::{Action, Close, LeaseId};
 use store::Seq;
 
 use super::{Query, ReplyTo};
@@ -34,7 +34,10 @@ struct InboxState {
     failed_deliveries: usize,
     is_dismissed: bool,
     floor: Option<Seq>,
-    is_closed: bool,
+    /// The reason why nothing more is accepted.
+    closed: Option<Unavailable>,
+    /// The record to end the log with, once everything accepted is decided and durable.
+    hand_over: Option<Close>,
     /// A worker is about to run a turn.
     is_spawned: bool,
 }
@@ -75,8 +78,9 @@ impl Inbox {
     pub(super) fn submit(&self, submission: Submission<ReplyTo>) -> Result<(), (ReplyTo, Unavailable)> {
         reached!();
         let mut state = self.lock();
-        if state.is_closed {
-            return Err((submission.to, Unavailable::Stopped));
+        if let Some(why) = &state.closed {
+            let why = why.clone();
+            return Err((submission.to, why));
         }
         let is_request = is_lease_request(&submission);
         let others = state.submissions.len() - state.lease_requests;
@@ -92,8 +96,8 @@ impl Inbox {
     pub(super) fn query(&self, query: Query) -> Result<(), Unavailable> {
         reached!();
         let mut state = self.lock();
-        if state.is_closed {
-            return Err(Unavailable::Stopped);
+        if let Some(why) = &state.closed {
+            return Err(why.clone());
         }
         if state.queries.len() >= self.max {
             return Err(Unavailable::Busy);
@@ -155,9 +159,27 @@ impl Inbox {
         self.lock().is_spawned = false;
     }
 
+    /// The first reason counts.
     pub(super) fn close(&self) {
         reached!();
-        self.lock().is_closed = true;
+        self.lock().closed.get_or_insert(Unavailable::Stopped);
+    }
+
+    /// Closes it, and asks for a last record. False if it was closed before: nothing is handed over then.
+    pub(super) fn hand_over(&self, close: Close) -> bool {
+        reached!();
+        let mut state = self.lock();
+        if state.closed.is_some() {
+            return false;
+        }
+        state.closed = Some(Unavailable::Moved(close.to));
+        state.hand_over = Some(close);
+        true
+    }
+
+    pub(super) fn take_hand_over(&self) -> Option<Close> {
+        reached!();
+        self.lock().hand_over.take()
     }
 
     /// Takes what a turn can take. Whoever takes has `core`, so that what arrived first is decided first.
@@ -224,7 +246,7 @@ impl Inbox {
     pub(super) fn is_exhausted(&self) -> bool {
         reached!();
         let state = self.lock();
-        state.is_closed && state.submissions.is_empty() && state.queries.is_empty()
+        state.closed.is_some() && state.submissions.is_empty() && state.queries.is_empty()
     }
 
     fn lock(&self) -> MutexGuard<'_, InboxState> {

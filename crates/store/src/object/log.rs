@@ -101,11 +101,9 @@ impl ObjectLog {
         (index.chain_before(index.bounds().floor), index.last_crc())
     }
 
-    /// Catches up with the batches of other writers. For a writer that does not own the log: a standby, or
-    /// one whose first append failed with [`ErrorKind::Taken`].
-    ///
-    /// [`ErrorKind::Gone`] if the log was truncated past this writer's position: reopen it.
-    pub fn catch_up(&mut self) -> Result<Bounds, StoreError> {
+    /// See [`LogStore::catch_up`]. For a writer that does not own the log: a standby, or one whose first append failed with
+    /// [`ErrorKind::Taken`].
+    fn read_appended(&mut self) -> Result<Bounds, StoreError> {
         if !matches!(self.role, WriterRole::Reader | WriterRole::Behind) || self.pending.is_some() {
             let what = "this writer may own the log, so it cannot catch up; reopen the log to follow another";
             return Err(StoreError::new(ErrorKind::Refused, what));
@@ -221,7 +219,7 @@ impl ObjectLog {
                 Ok(floor) if floor > append.seq => {
                     let what = "the log was truncated by its owner during the takeover; reopen it";
                     let what = format!("{what}: seq={} floor={}", append.seq.0, floor.0);
-                    return Err(self.depose(ErrorKind::Refused, what));
+                    return Err(self.depose(ErrorKind::Gone, what));
                 }
                 Ok(floor) => drop(self.index.lock().raise(floor)),
                 Err(error) => {
@@ -290,9 +288,9 @@ impl LogStore for ObjectLog {
     /// batch is [`ErrorKind::Refused`] until that one is decided.
     ///
     /// [`ErrorKind::Taken`] at the first append: another writer was faster, call [`ObjectLog::catch_up`]. At a
-    /// later append: another writer has taken the log over, and the batch is not in it. [`ErrorKind::Gone`] at a
-    /// later append: the same, but the batch may be in the log. [`ErrorKind::Refused`] at the first append: the
-    /// log was truncated past this writer's position, reopen it.
+    /// later append: another writer has taken the log over, and the batch is not in it. [`ErrorKind::Gone`]: the log was
+    /// truncated past this writer's position, reopen it. The batch of a first append is not in the log then; that of a
+    /// later append may be.
     fn append(&mut self, seq: Seq, lsns: LsnRange, payload: &[u8]) -> Result<(), StoreError> {
         self.check_not_deposed()?;
         let next = self.bounds().next;
@@ -364,6 +362,19 @@ impl LogStore for ObjectLog {
                 Err(StoreError::new(ErrorKind::Undecided, error.what))
             }
         }
+    }
+
+    fn has_grown(&self) -> Result<bool, StoreError> {
+        let name = names::batch(self.shard.options.shard, self.bounds().next);
+        match self.shard.policy.retry(|| self.shard.objects.head(&name)) {
+            Ok(_) => Ok(true),
+            Err(error) if error.kind == ObjectsErrorKind::NotFound => Ok(false),
+            Err(error) => Err(error.into_store_error("looking for the next batch", &name)),
+        }
+    }
+
+    fn catch_up(&mut self) -> Result<Bounds, StoreError> {
+        self.read_appended()
     }
 
     fn reader(&self) -> Box<dyn LogReader> {

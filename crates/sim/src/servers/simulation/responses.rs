@@ -133,6 +133,7 @@ impl ServerSimulation<'_> {
                 | Unavailable::Replaced
                 | Unavailable::Withdrawn
                 | Unavailable::Stopped
+                | Unavailable::Moved(_)
                 | Unavailable::Deposed,
             ) => {
                 return;

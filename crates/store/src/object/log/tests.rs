@@ -198,7 +198,7 @@ fn a_writer_that_slept_through_a_truncation_steps_down() {
     objects.fail_lists(true);
     assert_eq!(kind(append_next(&mut taker)), ErrorKind::Undecided, "it cannot list the floors");
     objects.fail_lists(false);
-    assert_eq!(kind(append_next(&mut taker)), ErrorKind::Refused);
+    assert_eq!(kind(append_next(&mut taker)), ErrorKind::Gone);
     assert_eq!((taker.role(), kind(append_next(&mut taker))), (WriterRole::Deposed, ErrorKind::Taken));
     assert_eq!(kind(taker.raise_floor(Seq(5))), ErrorKind::Taken);
 
@@ -229,7 +229,7 @@ fn below_a_floor_the_object_of_another_does_not_refuse_an_append() {
     assert_eq!(successor.bounds().next, Seq(3), "it has the owner's last batch");
     fill(&mut successor, 5);
     truncate(&mut successor, Seq(4)).expect("within the log");
-    assert_eq!(kind(append_next(&mut standby)), ErrorKind::Refused);
+    assert_eq!(kind(append_next(&mut standby)), ErrorKind::Gone);
 
     objects.fail_lists(true);
     assert_eq!(kind(owner.append(Seq(2), lsns, b"a grant")), ErrorKind::Undecided, "no floors, no outcome");
@@ -250,7 +250,7 @@ fn the_object_of_a_late_writer_is_not_read_as_a_batch() {
     fill(&mut owner, 20);
     let mut reader = objects.open(3, 1).reader();
     truncate(&mut owner, Seq(15)).expect("within the log");
-    assert_eq!(kind(append_next(&mut taker)), ErrorKind::Refused);
+    assert_eq!(kind(append_next(&mut taker)), ErrorKind::Gone);
     assert!(objects.names("log/").contains(&"log/0/0000000000000005".to_string()), "the taker's");
     assert_eq!(kind(reader.read(Seq(5))), ErrorKind::Gone);
     assert_eq!(kind(reader.read_lsn(batch(Seq(5)).lsns.first)), ErrorKind::Gone);
