@@ -163,6 +163,12 @@ pub struct Hints {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "openapi", schema(value_type = Option<crate::schema_types::AttemptId>))]
     pub attempt_id: Option<String>,
+    /// URL of the server that can carry out the request.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub server: Option<String>,
+    /// Number of the shard that another server owns.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub shard: Option<u32>,
     /// Public id of the session's own conflicting lease.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub lease: Option<String>,

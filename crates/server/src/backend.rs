@@ -9,6 +9,7 @@ pub mod store;
 pub mod boot;
 pub mod credential;
 pub(crate) mod error;
+pub(crate) mod cluster;
 pub mod shards;
 pub(crate) mod leases;
 pub(crate) mod lists;

@@ -50,6 +50,12 @@ settings! { |data_dir|
     /// Minimum interval between two appends to the log; a longer one costs latency, and a bucket fewer requests
     "commit-interval" "LOCKD_COMMIT_INTERVAL" "TIME" => commit_interval: Duration = Duration::ZERO,
         range Range::Duration(Duration::ZERO, Duration::from_secs(10));
+    /// How long the owner of a shard in a bucket is silent before another server takes the shard over
+    "takeover-silence" "LOCKD_TAKEOVER_SILENCE" "TIME" => takeover_silence: Duration = Duration::from_secs(3),
+        range Range::Duration(Duration::from_secs(1), Duration::from_secs(600));
+    /// Address at which other servers of the same bucket reach this one: `host:port`
+    "advertise" "LOCKD_ADVERTISE" "ADDRESS" => advertise: Option<String> = None,
+        note "the host name and the port that is listened on";
     /// Region of the bucket (S3)
     "s3-region" "LOCKD_S3_REGION" "REGION" => s3_region: Option<String> = None,
         note "`AWS_REGION`";
@@ -441,6 +447,7 @@ impl Config {
             engine,
             allow_network: self.allow_network_fs,
             store_key_file: self.store_key_file.clone(),
+            takeover_silence: self.takeover_silence,
             bucket: self.bucket_options(),
         }
     }

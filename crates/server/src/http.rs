@@ -15,6 +15,8 @@ mod refusal_log;
 pub mod listener;
 mod timeouts;
 mod browser_guard;
+mod forwarded_peer;
+pub(crate) mod forward;
 pub mod connection;
 mod observer;
 mod response_budget;

@@ -63,6 +63,19 @@ impl Peer {
         Ok(Peer { identity, role, rights, certificate, connection })
     }
 
+    /// A client whose requests this server forwards. Its requests end with the connection of this server.
+    pub(crate) fn forwarding(
+        &self,
+        identity: Identity,
+        role: Role,
+        rights: Rights,
+        serial: Option<&str>,
+    ) -> Peer {
+        let serial = serial.map(Arc::from);
+        let connection = PeerConnection::new(self.connection.address(), None, serial.as_ref());
+        Peer { identity, role, rights: Arc::new(rights), certificate: None, connection }
+    }
+
     /// The same client on a connection from this address; `None` for a Unix socket.
     #[must_use]
     pub(crate) fn on_connection(&self, address: Option<SocketAddr>) -> Peer {

@@ -217,6 +217,7 @@ impl Server {
         if let Some(path) = &self.config.unix {
             listeners.push(Listener::Unix(bind_unix(path)?, Peer::anonymous(Role::Operator)));
         }
+        self.advertise(bound);
         let (stop, stopped) = watch::channel(false);
         let log_space = log_space::watch(Arc::clone(&self.backend), stopped.clone());
         let history = history_feed::watch(Arc::clone(&self.backend), stopped.clone());
@@ -238,6 +239,18 @@ impl Server {
             tracing::warn!("mTLS is off: every client has the identity `anonymous`");
         }
         Ok(bound)
+    }
+
+    /// Tells the other servers of the store where this one is reached.
+    fn advertise(&self, bound: SocketAddr) {
+        let Some(cluster) = &self.backend.cluster else { return };
+        let scheme = if self.config.mtls { "https" } else { "http" };
+        let usual = || match bound.ip().is_unspecified() {
+            true => format!("{}:{}", system::host_name(), bound.port()),
+            false => bound.to_string(),
+        };
+        let address = self.config.advertise.clone().unwrap_or_else(usual);
+        cluster.registry().advertise(format!("{scheme}://{address}"));
     }
 
     fn listener_context(&self, stop: watch::Receiver<bool>) -> ListenerContext {
@@ -263,6 +276,13 @@ impl Server {
     /// the process ends.
     pub async fn shutdown(self) -> Result<(), CloseTimeout> {
         tracing::info!("stopping; no more leases are granted");
+        if let Some(cluster) = self.backend.cluster.clone() {
+            // First the shards are handed over: requests that come meanwhile are forwarded to their new owners.
+            let handed_over = tokio::task::spawn_blocking(move || cluster.stop());
+            let timeout = self.config.drain_timeout.max(CLOSE_TIMEOUT_MIN);
+            // What is not handed over is taken over after the silence.
+            let _ = tokio::time::timeout(timeout, handed_over).await;
+        }
         if let Some(Serving { stop, task }) = self.serving {
             stop.send_replace(true);
             // A panic of the task was reported by the panic hook.
@@ -328,7 +348,10 @@ fn close(backend: Arc<Backend>) {
 
 /// Logs what each shard has recovered.
 fn report_recovery(config: &Config, store: &OpenStore, audit_log: Option<&AuditLog>) {
-    for (shard, engine) in store.engines.iter().enumerate() {
+    // The shards of a bucket are reported when they are taken over.
+    let owned = store.slots.iter().filter(|_| store.cluster.is_none());
+    let engines: Vec<_> = owned.filter_map(|slot| slot.engine()).collect();
+    for (shard, engine) in engines.iter().enumerate() {
         let RecoverySummary { snapshot, records, leases, documents, was_clean, took } = engine.recovery();
         let snapshot = snapshot.map(|seq| seq.0);
         let last_stop = if *was_clean { "clean" } else { "unclean" };
@@ -346,7 +369,7 @@ fn report_recovery(config: &Config, store: &OpenStore, audit_log: Option<&AuditL
         );
     }
     if let Some(audit_log) = audit_log {
-        let clean_stop = store.engines.iter().all(|engine| engine.recovery().was_clean);
+        let clean_stop = engines.iter().all(|engine| engine.recovery().was_clean);
         audit_log.record_server(ServerEvent::Started { store: config.store.to_string(), clean_stop });
     }
 }

@@ -2,7 +2,7 @@
 
 use std::io;
 use std::sync::Arc;
-use std::sync::mpsc::sync_channel;
+use std::time::Duration;
 
 use bucket::RequestCounts;
 use engine::observe::EngineObserver;
@@ -11,14 +11,19 @@ use kernel::{Shard, Slot, Store};
 use store::{BlobStore, LogStore, SlotMap};
 
 use crate::backend::boot_error::BootError;
+use crate::backend::cluster::server_record::ServerId;
+use crate::backend::cluster::shard_slot::ShardSlot;
+use crate::backend::cluster::{Cluster, ClusterParts};
 use crate::backend::credential::StoreKey;
 use crate::backend::open_options::OpenOptions;
-use crate::backend::store::{StoreGuard, StoreParts, StoreUrl, TornTail, random_bytes};
+use crate::backend::store::{SharedStore, StoreGuard, StoreParts, StoreUrl, TornTail, random_bytes};
 
 /// A store whose shards run. Locked against other processes while the guard exists.
 pub struct OpenStore {
     /// The shards, in order.
-    pub engines: Vec<Arc<Engine>>,
+    pub(crate) slots: Vec<Arc<ShardSlot>>,
+    /// The other servers of the store, if there may be any.
+    pub(crate) cluster: Option<Arc<Cluster>>,
     /// The key that credentials are issued with.
     pub key: StoreKey,
     /// The shard of each slot.
@@ -54,18 +59,73 @@ pub fn open(
     environment: Environment<'_>,
     observer: &Arc<dyn EngineObserver>,
 ) -> Result<OpenStore, BootError> {
-    let StoreParts { logs, blobs, key, map, torn_tails, object_requests, guard } =
+    let StoreParts { logs, shared, blobs, key, map, torn_tails, object_requests, guard } =
         url.backend().open(options, environment.random)?;
     // A thread of its own for each append that waits for another machine.
-    let threads = if url.backend().is_remote() { logs.len() + APPENDS_BESIDE } else { 0 };
+    let threads = if shared.is_some() { map.shards() as usize + APPENDS_BESIDE } else { 0 };
     let executor: Arc<dyn Executor> = Arc::new(Workers::with_appends(threads));
     let environment = ShardEnvironment { environment, executor: &executor, observer };
-    let start = |(number, log)| start(number, &map, log, &blobs, options, environment);
-    let engines = (0..).zip(logs).map(start).collect::<Result<Vec<_>, _>>()?;
-    if url.backend().is_remote() {
-        (0..).zip(&engines).try_for_each(|(number, engine)| wait_for_ownership(number, engine))?;
+    let (slots, cluster) = match shared {
+        Some(shared) => {
+            let cluster = join_cluster(shared, &map, blobs, options, environment)?;
+            (cluster.slots().to_vec(), Some(Arc::new(cluster)))
+        }
+        None => {
+            let start = |(number, log)| start(number, &map, log, &blobs, options, environment);
+            let slot = |engine: Result<_, _>| engine.map(|engine| Arc::new(ShardSlot::owned(engine)));
+            ((0..).zip(logs).map(start).map(slot).collect::<Result<Vec<_>, _>>()?, None)
+        }
+    };
+    Ok(OpenStore { slots, cluster, key, map, torn_tails, object_requests, guard })
+}
+
+/// Joins the servers of a bucket. Returns when every shard has an owner, this server or another; or later than any takeover
+/// takes: requests for a shard without an owner are then refused.
+fn join_cluster(
+    shared: SharedStore,
+    map: &SlotMap,
+    blobs: Arc<dyn BlobStore>,
+    options: &OpenOptions,
+    environment: ShardEnvironment<'_>,
+) -> Result<Cluster, BootError> {
+    let id = ServerId(u128::from_le_bytes(random_bytes(environment.environment.random)));
+    let silence = options.takeover_silence;
+    let SharedStore { objects, open_log } = shared;
+    let tenure = |number| tenure(number, map, id.0, options, environment);
+    let cluster = Cluster::start(ClusterParts {
+        id,
+        silence,
+        objects,
+        open_log,
+        blobs,
+        clock: Arc::new(Environment::machine_clock),
+        tenures: (0..map.shards()).map(tenure).collect(),
+        options: options.engine.clone(),
+        executor: Arc::clone(environment.executor),
+        observer: Arc::clone(environment.observer),
+    });
+    let cluster = cluster.map_err(|error| BootError::Io("/proc/self/task".into(), error))?;
+    if !cluster.wait_for_owners(silence * 3 + OWNERS_TIMEOUT) {
+        tracing::warn!("a shard has no owner yet; requests for it are refused until it has one");
     }
-    Ok(OpenStore { engines, key, map, torn_tails, object_requests, guard })
+    Ok(cluster)
+}
+
+/// A start waits for owners of all shards for three silences and this time.
+const OWNERS_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// The tenure that a server opens when it takes a shard.
+fn tenure(
+    number: u32,
+    map: &SlotMap,
+    writer: u128,
+    options: &OpenOptions,
+    shared: ShardEnvironment<'_>,
+) -> TenureConfig {
+    let hash_seed = u64::from_le_bytes(random_bytes(shared.environment.random));
+    let store = Store { shard: Shard(number), shards: map.shards(), hash_seed };
+    let slots = Slot::all().filter(|slot| map.shard(slot.number()) == number).collect();
+    TenureConfig { store, writer, limits: options.limits.in_each_of(map.shards()), slots }
 }
 
 /// Threads for work of shards beside their appends.
@@ -89,31 +149,13 @@ fn start(
 ) -> Result<Arc<Engine>, BootError> {
     let mut log = log;
     reserve(number, &mut *log)?;
-    let random = shared.environment.random;
-    let hash_seed = u64::from_le_bytes(random_bytes(random));
-    let store = Store { shard: Shard(number), shards: map.shards(), hash_seed };
-    let writer = u128::from_le_bytes(random_bytes(random));
-    let slots = Slot::all().filter(|slot| map.shard(slot.number()) == number).collect();
-    let limits = options.limits.in_each_of(map.shards());
-    let tenure = TenureConfig { store, writer, limits, slots };
+    let writer = u128::from_le_bytes(random_bytes(shared.environment.random));
+    let tenure = tenure(number, map, writer, options, shared);
     let clock = (shared.environment.clock)()
         .map_err(|error| BootError::Io("/proc/sys/kernel/random/boot_id".into(), error))?;
     let (blobs, observer) = (Arc::clone(blobs), Arc::clone(shared.observer));
     let engine = Engine::open(log, blobs, clock, &tenure, options.engine.clone(), observer, shared.executor);
     engine.map(Arc::new).map_err(|error| BootError::Shard(number, error))
-}
-
-/// Waits until the record that begins the tenure is durable: until then another server may own the log.
-fn wait_for_ownership(number: u32, engine: &Engine) -> Result<(), BootError> {
-    let (send, receive) = sync_channel(1);
-    let lost = || BootError::Deposed(number);
-    let query = engine.sequencer().query(Box::new(move |_| {
-        Box::new(move || {
-            let _ = send.send(());
-        })
-    }));
-    query.map_err(|_| lost())?;
-    receive.recv().map_err(|_| lost())
 }
 
 /// The most bytes of the record that begins a tenure, with every slot in it.

@@ -80,6 +80,14 @@ pub(crate) enum ReadError {
     Store(StoreError),
     /// Too much is being sent.
     OverLimit(ExceededLimit),
+    /// Another server owns the shard.
+    Backend(BackendError),
+}
+
+impl From<BackendError> for ReadError {
+    fn from(error: BackendError) -> ReadError {
+        ReadError::Backend(error)
+    }
 }
 
 impl From<StoreError> for ReadError {
@@ -106,9 +114,9 @@ impl DocumentReader {
         shard: Shard,
         document: &Document,
         identity: &Identity,
-    ) -> DocumentReader {
-        let (engine, budget) = (Arc::clone(backend.engine(shard)), backend.responses.clone());
-        DocumentReader { engine, location: document.location, budget, identity: identity.clone() }
+    ) -> Result<DocumentReader, BackendError> {
+        let (engine, budget) = (backend.engine(shard)?, backend.responses.clone());
+        Ok(DocumentReader { engine, location: document.location, budget, identity: identity.clone() })
     }
 
     /// Streams a range. The first chunk is read before this returns, so that the response can still be an error. Its memory

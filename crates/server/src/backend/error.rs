@@ -2,7 +2,7 @@
 
 use engine::waiters::Attempt;
 use engine::{Decision, Unavailable};
-use kernel::{Namespace, Rejection};
+use kernel::{Namespace, Rejection, Shard};
 
 /// Why the backend has no result for a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -17,6 +17,8 @@ pub(crate) enum BackendError {
     Indeterminate,
     /// The shard failed before it ran the query.
     QueryFailed,
+    /// Another server owns the shard, or none does at the moment. Nothing was carried out.
+    Moved(Shard),
     /// The lease is of a shard that this store does not have.
     NoSuchLease,
     /// The agent is unknown in its namespace.

@@ -46,7 +46,8 @@ fn log_readiness(backend: &Backend, known: &mut Option<String>) {
 
 fn log_changes(backend: &Backend, known: &mut [LogSpace]) {
     for (shard, known) in backend.shards().zip(known) {
-        let health = backend.engine(shard).sequencer().health();
+        let Ok(engine) = backend.engine(shard) else { continue };
+        let health = engine.sequencer().health();
         if health.space == *known {
             continue;
         }

@@ -1,6 +1,7 @@
 //! Options of opening a store.
 
 use std::path::PathBuf;
+use std::time::Duration;
 
 use bucket::BucketOptions;
 use engine::Options;
@@ -20,6 +21,8 @@ pub struct OpenOptions {
     pub allow_network: bool,
     /// The store key, if it is kept outside of the store.
     pub store_key_file: Option<PathBuf>,
+    /// How long an owner of a shard is silent before another server takes the shard over.
+    pub takeover_silence: Duration,
     /// How a bucket is reached.
     pub bucket: BucketOptions,
 }
@@ -32,6 +35,7 @@ impl Default for OpenOptions {
             engine: Options::default(),
             allow_network: false,
             store_key_file: None,
+            takeover_silence: Duration::from_secs(3),
             bucket: BucketOptions::default(),
         }
     }

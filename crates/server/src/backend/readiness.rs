@@ -8,7 +8,11 @@ pub(crate) fn unready_reason(backend: &Backend) -> Option<String> {
         return Some("draining".to_string());
     }
     let shard = backend.shards().find_map(|shard| {
-        let reason = backend.engine(shard).sequencer().health().reason?;
+        let reason = match backend.engine(shard) {
+            Ok(engine) => engine.sequencer().health().reason?,
+            Err(_) if backend.has_live_owner(shard) => return None,
+            Err(_) => "no server owns it".to_string(),
+        };
         Some(format!("shard {}: {reason}", shard.0))
     });
     shard.or_else(|| backend.certificates.expired(backend.clocks.unix_ms() / 1000))

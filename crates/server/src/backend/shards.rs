@@ -16,6 +16,8 @@ use crate::backend::audit_log::AuditLog;
 use crate::backend::boot::OpenStore;
 use crate::backend::byte_budget::ByteBudget;
 use crate::backend::certificate_dates::CertificateDates;
+use crate::backend::cluster::Cluster;
+use crate::backend::cluster::shard_slot::ShardSlot;
 use crate::backend::credential::StoreKey;
 use crate::backend::error::BackendError;
 use crate::backend::event_log::EventLog;
@@ -89,7 +91,9 @@ pub(crate) struct Components {
 
 /// The running shards, and everything else that requests share.
 pub struct Backend {
-    engines: Vec<Arc<Engine>>,
+    slots: Vec<Arc<ShardSlot>>,
+    /// The other servers of the store, if there may be any.
+    pub(crate) cluster: Option<Arc<Cluster>>,
     map: SlotMap,
     pub(crate) key: StoreKey,
     pub(crate) settings: RequestLimits,
@@ -148,7 +152,7 @@ impl SubmitOptions {
 
 impl Backend {
     pub(crate) fn new(store: OpenStore, components: Components) -> Backend {
-        let OpenStore { engines, key, map, torn_tails, object_requests, guard } = store;
+        let OpenStore { slots, cluster, key, map, torn_tails, object_requests, guard } = store;
         let Components {
             settings,
             metrics,
@@ -160,11 +164,12 @@ impl Backend {
             clocks,
             random,
         } = components;
-        assert!(!engines.is_empty(), "a store has at least one shard");
+        assert!(!slots.is_empty(), "a store has at least one shard");
         let draining = AtomicBool::new(false);
         let history = History::new(settings.history_bytes_max, clocks.unix_ms());
         Backend {
-            engines,
+            slots,
+            cluster,
             map,
             key,
             settings,
@@ -193,7 +198,7 @@ impl Backend {
     /// Stops granting leases, and refuses all waiters.
     pub fn drain(&self) {
         self.draining.store(true, Ordering::Release);
-        for engine in &self.engines {
+        for engine in self.engines() {
             engine.sequencer().dismiss();
         }
         self.event_log.events.close();
@@ -202,7 +207,7 @@ impl Backend {
     /// Returns when the turns that run now have ended: an authorization that was withdrawn before counts in every
     /// decision after this.
     pub(crate) fn pass_turn(&self) {
-        for engine in &self.engines {
+        for engine in self.engines() {
             engine.pass_turn();
         }
     }
@@ -218,7 +223,7 @@ impl Backend {
 
     /// The shard of a namespace: by its slot. The shard's log decides whether it owns the slot.
     pub(crate) fn shard_of(&self, namespace: &Namespace) -> Shard {
-        if self.engines.len() == 1 {
+        if self.slots.len() == 1 {
             return Shard(0);
         }
         Shard(self.map.shard(Slot::of(namespace).number()))
@@ -230,7 +235,7 @@ impl Backend {
     }
 
     pub(crate) fn shard_count(&self) -> u32 {
-        u32::try_from(self.engines.len()).expect("a store numbers its shards with 32 bits")
+        u32::try_from(self.slots.len()).expect("a store numbers its shards with 32 bits")
     }
 
     /// All shards, in order.
@@ -238,8 +243,30 @@ impl Backend {
         (0..self.shard_count()).map(Shard)
     }
 
-    pub(crate) fn engine(&self, shard: Shard) -> &Arc<Engine> {
-        &self.engines[shard.0 as usize]
+    /// The shard's engine, if this server owns the shard.
+    pub(crate) fn engine(&self, shard: Shard) -> Result<Arc<Engine>, BackendError> {
+        self.slots[shard.0 as usize].engine().ok_or(BackendError::Moved(shard))
+    }
+
+    /// The engines of all shards that this server owns.
+    fn engines(&self) -> impl Iterator<Item = Arc<Engine>> {
+        self.slots.iter().filter_map(|slot| slot.engine())
+    }
+
+    /// Whether another server says that it owns the shard, and has not been silent.
+    pub(crate) fn has_live_owner(&self, shard: Shard) -> bool {
+        let owner = self.cluster.as_ref().and_then(|cluster| cluster.registry().owner(shard));
+        owner.is_some_and(|owner| owner.is_live)
+    }
+
+    /// Looks at the log of a shard at once: a request has come for a shard that this server may just have been given.
+    pub(crate) fn wake_shard(&self, shard: Shard) {
+        self.slots[shard.0 as usize].wake();
+    }
+
+    /// Whether this server owns the shard.
+    pub(crate) fn owns(&self, shard: Shard) -> bool {
+        self.slots[shard.0 as usize].is_owned()
     }
 
     /// An unpredictable number.
@@ -281,7 +308,8 @@ impl Backend {
             *into.lock().unwrap_or_else(PoisonError::into_inner) = Some(value);
         });
         let SubmitOptions { connection: client, origin, document, wait, attempt } = options;
-        let mut guard = wait.map(|_| WaiterGuard::new(self.engine(shard), &client));
+        let engine = self.engine(shard)?;
+        let mut guard = wait.map(|_| WaiterGuard::new(&engine, &client));
         let connection = guard.as_ref().map(|guard| guard.connection.clone());
         let wait = wait.zip(connection).map(|(timeout, connection)| Wait { timeout, connection });
         let (send, receive) = oneshot::channel();
@@ -298,7 +326,7 @@ impl Backend {
         let on_decided = Some(on_decided);
         let submission =
             Submission { command, origin, document, wait, attempt, authorization, on_decided, to };
-        self.engine(shard).sequencer().submit(submission);
+        engine.sequencer().submit(submission);
         let reply = match &mut guard {
             Some(guard) => guard.wait(receive, &client).await,
             None => receive.await.ok(),
@@ -307,20 +335,37 @@ impl Backend {
             return Err(BackendError::Unavailable(Unavailable::Withdrawn));
         }
         let (reply, delivery) = reply.unzip();
-        let decision = self.decision(reply)?;
+        let decision = self.decision(shard, reply)?;
         let viewed = viewed.lock().unwrap_or_else(PoisonError::into_inner).take();
         let viewed = viewed.expect("the view was taken when the command was decided");
         Ok((decision, viewed, delivery.unwrap_or_default()))
     }
 
-    fn decision(&self, reply: Option<Reply>) -> Result<Decision, BackendError> {
+    fn decision(&self, shard: Shard, reply: Option<Reply>) -> Result<Decision, BackendError> {
         match reply {
             Some(Ok(decision)) => Ok(decision),
             Some(Err(Unavailable::Stopped)) if self.is_draining() => Err(BackendError::Draining),
+            // Another server has the shard, or will have it at once: the request was not carried out.
+            Some(Err(Unavailable::Moved(_) | Unavailable::Deposed)) if self.cluster.is_some() => {
+                Err(BackendError::Moved(shard))
+            }
             Some(Err(Unavailable::Dismissed(attempt))) => Err(BackendError::Dismissed(attempt)),
             Some(Err(why)) => Err(BackendError::Unavailable(why)),
             None => Err(BackendError::Indeterminate),
         }
+    }
+
+    /// Why a shard does not take a query.
+    fn unavailable(&self, shard: Shard, why: Unavailable) -> BackendError {
+        match why {
+            Unavailable::Moved(_) if self.cluster.is_some() => BackendError::Moved(shard),
+            why => BackendError::Unavailable(why),
+        }
+    }
+
+    /// A shard in a bucket that fails a query has lost its log: another server can run the query.
+    fn query_failed(&self, shard: Shard) -> BackendError {
+        if self.cluster.is_some() { BackendError::Moved(shard) } else { BackendError::QueryFailed }
     }
 
     /// Every limit in bytes, and how much of it is in use.
@@ -345,12 +390,12 @@ impl Backend {
         peek: impl FnOnce(&Kernel) -> T + Send + 'static,
     ) -> Result<T, BackendError> {
         let (send, receive) = oneshot::channel();
-        let queued = self.engine(shard).sequencer().query(Box::new(move |shard| {
+        let queued = self.engine(shard)?.sequencer().query(Box::new(move |shard| {
             drop(send.send(peek(shard.kernel())));
             Box::new(|| ())
         }));
-        queued.map_err(BackendError::Unavailable)?;
-        receive.await.map_err(|_| BackendError::QueryFailed)
+        queued.map_err(|why| self.unavailable(shard, why))?;
+        receive.await.map_err(|_| self.query_failed(shard))
     }
 
     /// Reads a shard's state. The state that was read is durable when this returns.
@@ -361,7 +406,7 @@ impl Backend {
     ) -> Result<T, BackendError> {
         let (send, receive) = oneshot::channel();
         let (clocks, rows_max) = (Arc::clone(&self.clocks), Arc::clone(&self.query_rows_max));
-        let queued = self.engine(shard).sequencer().query(Box::new(move |shard| {
+        let queued = self.engine(shard)?.sequencer().query(Box::new(move |shard| {
             let moment = Moment::read(&clocks, || shard.now());
             let (kernel, waiters) = (shard.kernel(), shard.waiters());
             let view = ShardView { kernel, waiters, now: moment.now, moment, waiters_visited: Cell::new(0) };
@@ -371,8 +416,8 @@ impl Backend {
             rows_max.fetch_max(rows, Ordering::Relaxed);
             Box::new(move || drop(send.send(result)))
         }));
-        queued.map_err(BackendError::Unavailable)?;
-        receive.await.map_err(|_| BackendError::QueryFailed)
+        queued.map_err(|why| self.unavailable(shard, why))?;
+        receive.await.map_err(|_| self.query_failed(shard))
     }
 }
 

@@ -13,7 +13,8 @@ use std::sync::Arc;
 
 use ::bucket::RequestCounts;
 use kernel::Shard;
-use store::{BlobStore, LogStore, LsnRange, Seq, SlotMap};
+use store::object::Objects;
+use store::{BlobStore, LogStore, LsnRange, Seq, SlotMap, StoreError};
 
 use self::bucket::BucketBackend;
 use crate::backend::boot_error::BootError;
@@ -68,8 +69,10 @@ pub trait StoreBackend: Send + Sync {
 
 /// The parts of an open store.
 pub struct StoreParts {
-    /// The log of each shard, in order.
+    /// The log of each shard, in order. Empty if other servers may share the store.
     pub logs: Vec<Box<dyn LogStore>>,
+    /// What several servers share, if they may.
+    pub shared: Option<SharedStore>,
     /// The documents that are not in the log, of all shards.
     pub blobs: Arc<dyn BlobStore>,
     /// The key that credentials are issued with.
@@ -83,6 +86,17 @@ pub struct StoreParts {
     /// Keeps other processes out until it is dropped.
     pub guard: StoreGuard,
 }
+
+/// A store that several servers use: the log of a shard belongs to the server that creates its next object.
+pub struct SharedStore {
+    /// The objects, for the records of servers.
+    pub objects: Arc<dyn Objects>,
+    /// Opens the log of a shard, as often as it is followed.
+    pub open_log: LogOpener,
+}
+
+/// Opens the log of a shard, to follow it.
+pub type LogOpener = Arc<dyn Fn(u32) -> Result<Box<dyn LogStore>, StoreError> + Send + Sync>;
 
 /// Exclusive use of a store. Dropped, it lets another process open the store.
 pub type StoreGuard = Box<dyn Send + Sync>;

@@ -158,9 +158,10 @@ pub(crate) async fn commit(
     if let Some(pin) = pin
         && !matches!(decision, Decision::Outcome(Outcome::Applied(..)))
     {
-        let engine = Arc::clone(backend.engine(shard));
-        // If this fails, garbage collection deletes the blob.
-        let _ = tokio::task::spawn_blocking(move || engine.uploads().discard(&pin)).await;
+        // If this fails, or the shard is another server's now, garbage collection deletes the blob.
+        if let Ok(engine) = backend.engine(shard) {
+            let _ = tokio::task::spawn_blocking(move || engine.uploads().discard(&pin)).await;
+        }
     }
     Ok(decision)
 }
@@ -170,7 +171,8 @@ async fn receive_chunks<B: Body<Data = Bytes, Error: Display> + Unpin>(
     planned: &PlannedWrite,
     body: &mut B,
 ) -> Result<ReceivedDocument, UploadError> {
-    let (settings, engine) = (&backend.settings, backend.engine(planned.shard));
+    let settings = &backend.settings;
+    let engine = backend.engine(planned.shard).map_err(UploadError::Refused)?;
     let take = |bytes: usize| backend.request_bodies.take(&planned.identity, bytes as u64);
     let mut _taken = take(settings.inline_max).map_err(UploadError::OverLimit)?;
     let max_bytes = settings.json_max;
@@ -196,7 +198,7 @@ async fn receive_chunks<B: Body<Data = Bytes, Error: Display> + Unpin>(
                     _taken = take(settings.upload_bytes).map_err(UploadError::OverLimit)?;
                 }
                 let (next, buffer) =
-                    BlobWriter::write(engine, writer.take(), || backend.random(), chunk).await?;
+                    BlobWriter::write(&engine, writer.take(), || backend.random(), chunk).await?;
                 (writer, chunk) = (Some(next), DocumentChunk::reusing(buffer));
             }
         }

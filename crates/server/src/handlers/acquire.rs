@@ -118,7 +118,7 @@ async fn submit_for_lease(
     serde_json::to_writer(&mut body, &response).expect("a lease serializes");
     if include_state && let Some(document) = view.key.and_then(|key| key.document) {
         let bytes = document.bytes;
-        let document = DocumentReader::new(backend, shard, &document, &identity).stream(0..bytes).await;
+        let document = DocumentReader::new(backend, shard, &document, &identity)?.stream(0..bytes).await;
         let document = document.map_err(|error| refusals::unread(&error))?;
         let mut response = delivery::json_with_state(body, document, bytes, delivery);
         response.extensions_mut().insert(CountedStream);

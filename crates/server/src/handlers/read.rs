@@ -97,7 +97,7 @@ async fn respond(
     document: &Document,
     selection: Selection,
 ) -> Result<Response, ReadError> {
-    let reader = DocumentReader::new(backend, shard, document, &peer.identity);
+    let reader = DocumentReader::new(backend, shard, document, &peer.identity)?;
     let mut response = match selection {
         Selection::NotModified => documents::not_modified(view, document),
         Selection::NotSatisfiable => documents::range_not_satisfiable(document.bytes),

@@ -20,8 +20,9 @@ use axum::http::{Method, Request, Version};
 use axum::response::{IntoResponse, Response};
 use axum::{BoxError, Extension, Router};
 use http_body::Body as _;
-use http_body_util::BodyExt;
-use identity::UnixTime;
+use http_body_util::{BodyExt, Full};
+use identity::{Role, UnixTime};
+use kernel::Shard;
 use tower::ServiceExt;
 
 use crate::backend::shards::Backend;
@@ -29,6 +30,8 @@ use crate::handlers::acquire;
 use crate::handlers::holder;
 use crate::http::browser_guard::BrowserGuard;
 use crate::http::connections::{ConnectionUse, Connections};
+use crate::http::forward::{self, FORWARDED, ForwardBody, Forwarded, Forwarder, moved_shard};
+use crate::http::forwarded_peer::ForwardedPeer;
 use crate::http::identities::Tls;
 use crate::http::observer::RequestObserver;
 use crate::http::reload::Reloader;
@@ -37,13 +40,22 @@ use crate::http::response_watch::ResponseWatch;
 use crate::http::router::Routes;
 use crate::http::stream_budget::RequestMemory;
 use crate::http::timeouts::{BodyLimits, TimedBody};
-use crate::parse::Headers;
 use crate::parse::query::Query;
+use crate::parse::{self, Headers};
 use crate::peer::{CertificateCheck, Peer};
 use crate::present::refusals::{self, RefusalResponse};
 
 /// The longest body on the fast path, and of those that are read before they are handled, in bytes.
 const FAST_PATH_BODY_MAX: u64 = 16 << 10;
+
+/// The part of an upload's query that says where it goes.
+#[derive(serde::Deserialize)]
+struct UploadQuery {
+    namespace: Option<String>,
+}
+
+/// The longest body that is kept in memory to be forwarded, in bytes.
+const FORWARD_BODY_MAX: u64 = 1 << 20;
 
 /// The calls of connections beyond the limit.
 const PROBES: [&str; 2] = ["/healthz", "/readyz"];
@@ -61,6 +73,7 @@ struct ConnectionContext {
     backend: Arc<Backend>,
     router: Router,
     observer: Arc<RequestObserver>,
+    forwarder: Option<Arc<Forwarder>>,
     /// `None` without mutual TLS.
     revocation: Option<RevocationCheck>,
     guard: BrowserGuard,
@@ -90,6 +103,7 @@ impl ConnectionService {
             backend: Arc::clone(backend),
             router: routes.router.clone(),
             observer: Arc::clone(&routes.observer),
+            forwarder: routes.forwarder.clone(),
             revocation: revocation.cloned(),
             guard: guard.clone(),
             peer,
@@ -141,7 +155,7 @@ impl ConnectionContext {
         };
         let (method, uri) = (request.method().clone(), request.uri().clone());
         let response = match self.check(request.uri().path()) {
-            Ok(()) => self.dispatch(request).await,
+            Ok(()) => self.accept(request).await,
             Err(refusal) => RefusalResponse(refusal).into_response(),
         };
         let is_withdrawn = self.peer.connection.authorization().is_withdrawn();
@@ -164,22 +178,105 @@ impl ConnectionContext {
         }
     }
 
-    async fn dispatch<B: RequestBody>(&self, request: Request<B>) -> Response {
+    async fn accept<B: RequestBody>(&self, request: Request<B>) -> Response {
         if let Err(refusal) = self.guard.check(&request) {
             tracing::debug!(reason = %refusal.detail, "request of a web page refused");
             return RefusalResponse(refusal).into_response();
         }
+        if request.headers().contains_key(FORWARDED) {
+            return match self.forwarded_peer(&request) {
+                Ok(peer) => self.dispatch(&peer, request).await,
+                Err(refusal) => RefusalResponse(refusal).into_response(),
+            };
+        }
+        match &self.forwarder {
+            // Also a server that owns every shard: it may just have lost one.
+            Some(forwarder) => self.dispatch_or_forward(forwarder, request).await,
+            None => self.dispatch(&self.peer, request).await,
+        }
+    }
+
+    /// The client of a request that another server forwards.
+    fn forwarded_peer<B>(&self, request: &Request<B>) -> Result<Peer, Refusal> {
+        let Some(revocation) = &self.revocation else { return Ok(self.peer.clone()) };
+        if self.peer.role != Role::Server {
+            return Err(Refusal::new(
+                Code::Forbidden,
+                "only servers forward requests: header=X-Lockd-Forwarded",
+            ));
+        }
+        let header = request.headers().get(FORWARDED).map(|value| value.as_bytes()).unwrap_or_default();
+        let malformed = || Refusal::new(Code::InvalidBody, "malformed header: header=X-Lockd-Forwarded");
+        let forwarded = ForwardedPeer::decode(header).ok_or_else(malformed)?;
+        if revocation.is_revoked(forwarded.serial.as_deref()) {
+            return Err(refusals::certificate_withdrawn());
+        }
+        forwarded.peer(&self.peer).ok_or_else(malformed)
+    }
+
+    /// Handles a request that may be for a shard of another server.
+    async fn dispatch_or_forward<B: RequestBody>(
+        &self,
+        forwarder: &Forwarder,
+        request: Request<B>,
+    ) -> Response {
+        let is_short = request.body().size_hint().upper().is_some_and(|length| length <= FORWARD_BODY_MAX);
+        if let Some(shard) = self.upload_elsewhere(&request).filter(|_| !is_short) {
+            let (head, body) = request.into_parts();
+            let body = Body::new(TimedBody::new(body, self.body_limits, &self.peer.connection));
+            let forwarded = forwarder.forward(&self.peer, shard, &head, ForwardBody::Stream(body)).await;
+            return match forwarded {
+                Forwarded::Response(response) => response,
+                Forwarded::Local => RefusalResponse(refusals::moved(shard)).into_response(),
+            };
+        }
+        if !is_short {
+            let response = self.dispatch(&self.peer, request).await;
+            return match moved_shard(&response) {
+                Some(shard) => forwarder.refuse(shard),
+                None => response,
+            };
+        }
+        let (head, body) = request.into_parts();
+        let body = match read_body(TimedBody::new(body, self.body_limits, &self.peer.connection)).await {
+            Ok(body) => body,
+            Err(refusal) => return RefusalResponse(refusal).into_response(),
+        };
+        loop {
+            let request = Request::from_parts(head.clone(), Full::new(body.clone()));
+            let response = self.dispatch(&self.peer, request).await;
+            let Some(shard) = moved_shard(&response) else { return response };
+            let forwarded =
+                forwarder.forward(&self.peer, shard, &head, ForwardBody::Bytes(body.clone())).await;
+            if let Forwarded::Response(response) = forwarded {
+                return response;
+            }
+        }
+    }
+
+    /// The shard of an upload, if another server has it: an upload is not received here first.
+    fn upload_elsewhere<B>(&self, request: &Request<B>) -> Option<Shard> {
+        let path = request.uri().path().replace('-', "_");
+        if request.method() != Method::POST || path != path::UPDATE_STATE {
+            return None;
+        }
+        let UploadQuery { namespace } = axum::extract::Query::try_from_uri(request.uri()).ok()?.0;
+        let namespace = parse::namespace(namespace.as_deref()).ok()?;
+        Some(self.backend.shard_of(&namespace)).filter(|shard| !self.backend.owns(*shard))
+    }
+
+    async fn dispatch<B: RequestBody>(&self, peer: &Peer, request: Request<B>) -> Response {
         let response = match FastPath::find(&request) {
             Some(call) => {
-                let handle = async |request| call.handle(self, request).await;
-                self.observer.observe_direct(call.path(), &self.peer, request, handle).await
+                let handle = async |request| call.handle(self, peer, request).await;
+                self.observer.observe_direct(call.path(), peer, request, handle).await
             }
             None => match self.read_short_body(request).await {
-                Ok(request) => self.route(request).await,
+                Ok(request) => self.route(peer, request).await,
                 Err(refusal) => RefusalResponse(refusal).into_response(),
             },
         };
-        response_budget::charge(&self.backend.responses, &self.peer.identity, response)
+        response_budget::charge(&self.backend.responses, &peer.identity, response)
     }
 
     /// Makes the body of a request one that the handlers read, with timeouts. A short body on HTTP/2 is read here: a handler
@@ -197,8 +294,12 @@ impl ConnectionContext {
         Ok(Request::from_parts(head, body))
     }
 
-    fn route(&self, mut request: Request<Body>) -> Pin<Box<dyn Future<Output = Response> + Send>> {
-        request.extensions_mut().insert(self.peer.clone());
+    fn route(
+        &self,
+        peer: &Peer,
+        mut request: Request<Body>,
+    ) -> Pin<Box<dyn Future<Output = Response> + Send>> {
+        request.extensions_mut().insert(peer.clone());
         if let Some(revocation) = &self.revocation {
             request.extensions_mut().insert(revocation.recheck(&self.peer));
         }
@@ -244,14 +345,19 @@ impl FastPath {
         }
     }
 
-    async fn handle<B: RequestBody>(self, service: &ConnectionContext, request: Request<B>) -> Response {
+    async fn handle<B: RequestBody>(
+        self,
+        service: &ConnectionContext,
+        peer: &Peer,
+        request: Request<B>,
+    ) -> Response {
         let (head, body) = request.into_parts();
         let body = TimedBody::new(body, service.body_limits, &service.peer.connection);
         let body = match read_body(body).await {
             Ok(body) => body,
             Err(refusal) => return RefusalResponse(refusal).into_response(),
         };
-        let (backend, peer) = (State(Arc::clone(&service.backend)), Extension(service.peer.clone()));
+        let (backend, peer) = (State(Arc::clone(&service.backend)), Extension(peer.clone()));
         let headers = Headers(head.headers);
         match self {
             FastPath::Acquire => {
@@ -293,6 +399,11 @@ impl RevocationCheck {
         let certificate = peer.certificate.as_ref();
         let certificate = certificate.ok_or_else(|| refuse("the client has no certificate".to_string()))?;
         self.tls.check(certificate, &peer.connection, self.now()).map_err(|why| refuse(why.to_string()))
+    }
+
+    /// Whether a certificate was revoked, by the serial number that a server has forwarded.
+    fn is_revoked(&self, serial: Option<&str>) -> bool {
+        forward::is_revoked(&self.tls.denylist, serial)
     }
 
     fn now(&self) -> UnixTime {

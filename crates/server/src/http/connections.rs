@@ -95,6 +95,8 @@ enum Owner {
 impl Owner {
     fn of(peer: &Peer) -> Option<Owner> {
         match (&peer.certificate, peer.connection.address()) {
+            // A server forwards the requests of many clients.
+            (Some(_), _) if peer.role == Role::Server => None,
             (Some(_), _) => Some(Owner::Identity(peer.identity.as_str().to_string())),
             (None, Some(address)) if !address.ip().is_loopback() => {
                 Some(Owner::Address(AddressPrefix::of(address.ip())))

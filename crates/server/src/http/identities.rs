@@ -10,6 +10,7 @@ use identity::{
 use tokio_rustls::rustls::time_provider::DefaultTimeProvider;
 
 use crate::backend::certificate_dates::CertificateDates;
+use crate::http::forward::ForwardingTls;
 use crate::http::{certificate_expiry, first_start, refused_serial};
 use crate::peer::PeerConnection;
 
@@ -60,6 +61,8 @@ pub(crate) struct Identities {
     pub(crate) tls: Tls,
     /// When the certificates in use expire.
     pub(crate) dates: Arc<CertificateDates>,
+    /// For connections to other servers.
+    pub(crate) forwarding: Arc<ForwardingTls>,
     /// The files as they were loaded.
     pub(crate) loaded: Fingerprint,
     location: IdentityLocation,
@@ -85,8 +88,10 @@ impl Identities {
         let observer = RefusalObserver::new(refused_serial::note);
         let server = ServerTls::with_observer(&parsed.bundle, Arc::clone(&revoked), clock, observer)?;
         server.map_spiffe_ids(parsed.spiffe_map);
+        let forwarding = Arc::new(ForwardingTls::default());
+        forwarding.replace(&parsed.bundle, &revoked);
         let (tls, loaded) = (Tls { server, denylist: revoked }, files.fingerprint());
-        Ok(Identities { tls, dates, loaded, location, denylist, spiffe_map })
+        Ok(Identities { tls, dates, forwarding, loaded, location, denylist, spiffe_map })
     }
 
     /// Reads the files as they are now.
@@ -94,8 +99,9 @@ impl Identities {
         IdentityFiles::read(&self.location, self.denylist.as_deref(), self.spiffe_map.as_deref())
     }
 
-    /// Notes when the certificates of a bundle expire, which is in use from now on.
-    pub(crate) fn note_dates(&self, bundle: &ServerBundle) {
+    /// This bundle is in use from now on: notes when its certificates expire, and forwards with them.
+    pub(crate) fn note_replaced(&self, bundle: &ServerBundle) {
+        self.forwarding.replace(bundle, &self.tls.denylist);
         self.dates.replace(certificate_expiry::dates(bundle, self.location.path()));
     }
 }

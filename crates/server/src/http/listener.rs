@@ -88,6 +88,7 @@ pub(crate) async fn serve(listeners: Vec<Listener>, context: ListenerContext) {
     let ConnectionLimits { handshakes_max, handshakes_per_address_max, drain_timeout, .. } = context.limits;
     let mut tasks = tokio::task::JoinSet::new();
     let (mut revocation, handshakes) = (None, Handshakes::new(handshakes_max, handshakes_per_address_max));
+    let forwarding = context.reloader.as_ref().map(|reloader| Arc::clone(&reloader.identities().forwarding));
     for listener in listeners {
         let revocation_check = match &listener {
             Listener::Tls(_, tls) => Some(RevocationCheck::new(tls, &context.backend)),
@@ -100,7 +101,7 @@ pub(crate) async fn serve(listeners: Vec<Listener>, context: ListenerContext) {
         };
         revocation = revocation.or(revocation_check.clone());
         let acceptor = Acceptor {
-            routes: Routes::new(&context.backend),
+            routes: Routes::new(&context.backend).forwarding(&context.backend, forwarding.clone()),
             revocation: revocation_check,
             guard,
             handshakes: Arc::clone(&handshakes),

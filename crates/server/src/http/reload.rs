@@ -124,7 +124,7 @@ impl Reloader {
         tls.denylist.replace(denylist);
         certificate.install();
         tls.server.map_spiffe_ids(spiffe_map);
-        self.identities.note_dates(&bundle);
+        self.identities.note_replaced(&bundle);
         let closed = self.connections.end_invalid(tls, self.now());
         self.backend.pass_turn();
         if !unrevoked.is_empty() {

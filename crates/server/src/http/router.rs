@@ -8,6 +8,7 @@ use axum::{Extension, Router};
 
 use crate::backend::shards::Backend;
 use crate::http::calls;
+use crate::http::forward::{Forwarder, ForwardingTls};
 use crate::http::observer::{RequestObserver, observe};
 use crate::http::openapi::{self, OpenApiDocument};
 use crate::http::ui;
@@ -18,6 +19,8 @@ pub(crate) struct Routes {
     pub(crate) router: Router,
     /// Also observes the calls that bypass the router.
     pub(crate) observer: Arc<RequestObserver>,
+    /// Sends requests to the other servers of the store, if there may be any.
+    pub(crate) forwarder: Option<Arc<Forwarder>>,
 }
 
 /// All paths, to be served, or mounted in another program. Each request needs a [`Peer`](crate::peer::Peer) among its
@@ -46,6 +49,12 @@ impl Routes {
             })
             .layer(from_fn_with_state(Arc::clone(&observer), observe))
             .with_state(Arc::clone(backend));
-        Routes { router, observer }
+        Routes { router, observer, forwarder: None }
+    }
+
+    /// Forwards requests for shards of other servers.
+    pub(crate) fn forwarding(self, backend: &Arc<Backend>, tls: Option<Arc<ForwardingTls>>) -> Routes {
+        let forwarder = backend.cluster.is_some().then(|| Arc::new(Forwarder::new(backend, tls)));
+        Routes { forwarder, ..self }
     }
 }

@@ -8,7 +8,7 @@ use axum::response::{IntoResponse, Response};
 use engine::limits::ExceededLimit;
 use engine::waiters::{Advice, Blocked};
 use engine::{Decision, Unavailable};
-use kernel::{BoundedTable, DocumentTag, InvalidRecord, Namespace, Outcome, Rejection};
+use kernel::{BoundedTable, DocumentTag, InvalidRecord, Namespace, Outcome, Rejection, Shard};
 use store::{ErrorKind, StoreError};
 
 use crate::backend::download::ReadError;
@@ -36,10 +36,17 @@ impl IntoResponse for RefusalResponse {
         if let Some(seconds) = refusal.hints.retry_after_seconds {
             response = response.header(header::RETRY_AFTER, seconds);
         }
+        if let Some(shard) = refusal.hints.shard {
+            response = response.extension(MovedShard(Shard(shard)));
+        }
         // The metrics count refusals by this extension.
         response.extension(refusal.error).body(Body::from(body)).expect("its parts are valid")
     }
 }
+
+/// The shard of a request that another server has to carry out: an extension of responses.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct MovedShard(pub(crate) Shard);
 
 /// Errors that a handler returns with `?`.
 pub(crate) trait IntoRefusal {
@@ -68,6 +75,7 @@ impl IntoRefusal for BackendError {
                  retry with the same idempotency key",
             ),
             BackendError::QueryFailed => Refusal::new(Code::Unavailable, "the server failed; retry"),
+            BackendError::Moved(shard) => moved(shard),
             BackendError::NoSuchLease => no_such_lease(),
             BackendError::NoSuchAgent => no_such_agent(),
             BackendError::OtherNamespace(namespace) => other_namespace(&namespace),
@@ -147,6 +155,7 @@ pub(crate) fn unread(error: &ReadError) -> Refusal {
     match error {
         ReadError::Store(error) => unreadable(error),
         ReadError::OverLimit(limit) => over_limit(limit),
+        ReadError::Backend(error) => error.clone().into_refusal(),
     }
 }
 
@@ -182,11 +191,20 @@ fn unavailable(why: Unavailable) -> Refusal {
         Unavailable::Dismissed(_) | Unavailable::Stopped => {
             Refusal::new(Code::Unavailable, "the server has stopped; retry with another server")
         }
-        Unavailable::Deposed => Refusal::new(
+        Unavailable::Moved(_) | Unavailable::Deposed => Refusal::new(
             Code::Unavailable,
             "another server owns this shard now; the request was not carried out",
         ),
     }
+}
+
+/// Another server owns the shard, or will soon.
+pub(crate) fn moved(shard: Shard) -> Refusal {
+    let detail = format!(
+        "another server owns the shard of this request, which was not carried out: shard={}",
+        shard.0
+    );
+    Refusal::new(Code::Moved, detail).with(|hints| hints.shard = Some(shard.0))
 }
 
 /// A limit of the requester is 429, a limit that all share is 503.

@@ -41,7 +41,7 @@ fn submit(backend: &Backend, shard: Shard, action: Action, wait: Option<&WaiterC
             let _ = send.send(matches!(reply, Err(Unavailable::Busy)));
         });
         let submission = Submission { wait: wait.clone(), ..Submission::new(command.clone(), to) };
-        backend.engine(shard).sequencer().submit(submission);
+        backend.engine(shard).expect("this process owns the store").sequencer().submit(submission);
         // A waiter has no reply. A full inbox refuses at once.
         let is_refused =
             if wait.is_some() { replies.try_recv() == Ok(true) } else { replies.recv() == Ok(true) };

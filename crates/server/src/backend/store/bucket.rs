@@ -1,16 +1,18 @@
 //! A store in a bucket: `s3://bucket/prefix`, `gs://bucket/prefix`, `az://container/prefix`.
 //!
-//! **Invariant.** Two processes may open the same bucket: the one whose `open` record is the next object of a log owns it,
-//! and the other ends at its next append. So there is no lock, and no guard.
+//! **Invariant.** Any number of processes may open the same bucket: the one whose `open` record is the next object of a log
+//! owns it, and the others follow. So there is no lock, and no guard.
 
 use std::sync::Arc;
 
 use bucket::probe::{ProbeDepth, probe};
 use bucket::{Bucket, BucketUrl};
-use store::object::{KeySource, ObjectBlobs, ObjectLog, ObjectOptions, ObjectStoreRoot, Objects, WriterId};
-use store::{ErrorKind, LogStore, StoreError, StoreFile};
+use store::object::{
+    KeySource, ObjectBlobs, ObjectLog, ObjectOptions, ObjectStoreRoot, Objects, RetryPolicy, WriterId,
+};
+use store::{ErrorKind, StoreError, StoreFile};
 
-use super::{StoreBackend, StoreParts, StoreUrl, outside_key, random_bytes};
+use super::{LogOpener, SharedStore, StoreBackend, StoreParts, StoreUrl, outside_key, random_bytes};
 use crate::backend::boot_error::BootError;
 use crate::backend::credential::StoreKey;
 use crate::backend::open_options::OpenOptions;
@@ -58,17 +60,11 @@ impl StoreBackend for BucketBackend {
         let source =
             outside.as_ref().map_or(KeySource::Bucket(&drawn), |key| KeySource::Outside(key.as_bytes()));
         let root = ObjectStoreRoot::open(&objects, &policy, fresh, source)?;
-        let recent_bytes = RECENT_BYTES / root.file.shards.max(1) as usize;
-        let open_log = |shard| -> Result<Box<dyn LogStore>, StoreError> {
-            let writer = WriterId(u128::from_le_bytes(random_bytes(random)));
-            let usual = ObjectOptions::new(shard, root.file.store_id, writer);
-            let options = ObjectOptions { recent_bytes, ..usual };
-            Ok(Box::new(ObjectLog::open(Arc::clone(&objects), options, policy.clone())?))
-        };
-        let logs = (0..root.file.shards).map(open_log).collect::<Result<_, _>>()?;
-        let blobs = Arc::new(ObjectBlobs::new(objects, policy, options.bucket.uploads()));
+        let open_log = log_opener(&objects, root.file, policy.clone());
+        let blobs = Arc::new(ObjectBlobs::new(Arc::clone(&objects), policy, options.bucket.uploads()));
         Ok(StoreParts {
-            logs,
+            logs: Vec::new(),
+            shared: Some(SharedStore { objects, open_log }),
             blobs,
             key: StoreKey::new(root.key),
             map: root.map,
@@ -85,6 +81,17 @@ impl StoreBackend for BucketBackend {
     fn is_remote(&self) -> bool {
         true
     }
+}
+
+/// Opens logs, each time as another writer: an object of an earlier time must not be taken for one of this.
+fn log_opener(objects: &Arc<dyn Objects>, file: StoreFile, policy: RetryPolicy) -> LogOpener {
+    let objects = Arc::clone(objects);
+    let recent_bytes = RECENT_BYTES / file.shards.max(1) as usize;
+    Arc::new(move |shard| {
+        let writer = WriterId(u128::from_le_bytes(random_bytes(&system::random::fill)));
+        let options = ObjectOptions { recent_bytes, ..ObjectOptions::new(shard, file.store_id, writer) };
+        Ok(Box::new(ObjectLog::open(Arc::clone(&objects), options, policy.clone())?))
+    })
 }
 
 fn refused(what: String) -> BootError {

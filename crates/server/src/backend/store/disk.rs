@@ -60,6 +60,7 @@ impl StoreBackend for DiskBackend {
         }
         Ok(StoreParts {
             logs,
+            shared: None,
             blobs,
             key,
             map: dir.map().clone(),

@@ -28,6 +28,7 @@ impl StoreBackend for MemoryBackend {
         Ok(StoreParts {
             map: SlotMap::ranges(options.shards).ok_or_else(too_many)?,
             logs: (0..options.shards).map(log).collect(),
+            shared: None,
             blobs: Arc::new(MemoryBlobs::default()),
             key: StoreKey::new(random_bytes(random)),
             torn_tails: Vec::new(),

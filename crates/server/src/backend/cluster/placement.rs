@@ -1,0 +1,176 @@
+//! Which servers follow a shard, and which shards an owner hands over.
+//!
+//! Rendezvous hashing: every server ranks all servers for a shard by a hash of both, so that all agree without talking, and
+//! a server that leaves changes only the shards that it followed. Ownership is sticky: only an owner with more shards than
+//! its part hands some over, so that a server that joins moves as few shards as possible.
+
+use std::collections::BTreeMap;
+
+use kernel::Shard;
+
+use super::server_record::ServerId;
+
+/// The number of servers that follow each shard.
+pub(super) const FOLLOWERS: usize = 2;
+
+/// A score: the highest of all servers comes first for the shard.
+fn score(server: ServerId, shard: Shard) -> u64 {
+    let mut hasher = blake3::Hasher::new();
+    hasher.update(&server.0.to_le_bytes()).update(&shard.0.to_le_bytes());
+    u64::from_le_bytes(hasher.finalize().as_bytes()[..8].try_into().expect("eight bytes"))
+}
+
+/// The place of `server` among those that should follow the shard; `None` if it should not. The owner follows nothing.
+///
+/// Bounded load: a server follows at most its part of all shards, rounded up, and one more for every four.
+pub(super) fn follower_rank(
+    server: ServerId,
+    shard: Shard,
+    servers: &[ServerId],
+    owners: &BTreeMap<Shard, ServerId>,
+    shards: u32,
+) -> Option<usize> {
+    if servers.len() <= FOLLOWERS + 1 {
+        return ranked(shard, servers, owners.get(&shard)).position(|ranked| ranked == server);
+    }
+    let part = (shards as usize * FOLLOWERS).div_ceil(servers.len());
+    let load_max = part + part.div_ceil(4);
+    let mut loads: BTreeMap<ServerId, usize> = BTreeMap::new();
+    for number in (0..shards).map(Shard) {
+        let owner = owners.get(&number);
+        let within = ranked(number, servers, owner)
+            .filter(|server| loads.get(server).copied().unwrap_or(0) < load_max)
+            .take(FOLLOWERS)
+            .collect::<Vec<_>>();
+        if number == shard {
+            return within.iter().position(|ranked| *ranked == server);
+        }
+        within.into_iter().for_each(|server| *loads.entry(server).or_default() += 1);
+    }
+    None
+}
+
+/// All servers but the owner, the best one for the shard first.
+fn ranked(shard: Shard, servers: &[ServerId], owner: Option<&ServerId>) -> impl Iterator<Item = ServerId> {
+    let mut others: Vec<_> = servers.iter().copied().filter(|server| Some(server) != owner).collect();
+    others.sort_by_key(|server| (std::cmp::Reverse(score(*server, shard)), *server));
+    others.into_iter()
+}
+
+/// The shards that `server` should hand over, and to which servers: none while it has no more than its part.
+pub(super) fn surplus(
+    server: ServerId,
+    servers: &[ServerId],
+    owners: &BTreeMap<Shard, ServerId>,
+    shards: u32,
+) -> Vec<(Shard, ServerId)> {
+    let mut loads: BTreeMap<ServerId, usize> = servers.iter().map(|server| (*server, 0)).collect();
+    for owner in owners.values() {
+        *loads.entry(*owner).or_default() += 1;
+    }
+    let part = (shards as usize).div_ceil(servers.len().max(1));
+    let mut own: Vec<Shard> =
+        owners.iter().filter(|(_, owner)| **owner == server).map(|(shard, _)| *shard).collect();
+    // The shards for which this server ranks lowest go first.
+    own.sort_by_key(|shard| score(server, *shard));
+    let mut moves = Vec::new();
+    for shard in own {
+        let own_load = loads[&server];
+        let target = ranked(shard, servers, Some(&server)).min_by_key(|other| loads[other]);
+        let Some(target) = target.filter(|target| own_load > part || own_load > loads[target] + 1) else {
+            break;
+        };
+        if loads[&target] + 1 >= own_load {
+            break;
+        }
+        *loads.get_mut(&server).expect("it is one of them") -= 1;
+        *loads.get_mut(&target).expect("it is one of them") += 1;
+        moves.push((shard, target));
+    }
+    moves
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn ids(count: u128) -> Vec<ServerId> {
+        (1..=count).map(ServerId).collect()
+    }
+
+    fn loads(owners: &BTreeMap<Shard, ServerId>, servers: &[ServerId]) -> Vec<usize> {
+        servers.iter().map(|server| owners.values().filter(|owner| *owner == server).count()).collect()
+    }
+
+    /// Lets every server hand over its surplus, at the same time and from the same records, until nothing moves.
+    fn settle(owners: &mut BTreeMap<Shard, ServerId>, servers: &[ServerId], shards: u32) -> usize {
+        for round in 0..100 {
+            let moves: Vec<_> =
+                servers.iter().flat_map(|server| surplus(*server, servers, owners, shards)).collect();
+            if moves.is_empty() {
+                return round;
+            }
+            owners.extend(moves);
+        }
+        panic!("shards move for ever");
+    }
+
+    #[test]
+    fn one_owner_of_everything_hands_over_until_all_have_their_part() {
+        for (count, shards) in [(1, 1), (2, 1), (3, 16), (20, 100), (7, 100), (20, 16)] {
+            let servers = ids(count);
+            let mut owners: BTreeMap<_, _> = (0..shards).map(|shard| (Shard(shard), servers[0])).collect();
+            settle(&mut owners, &servers, shards);
+            let loads = loads(&owners, &servers);
+            let (least, most) = (loads.iter().min(), loads.iter().max());
+            assert!(most.unwrap() - least.unwrap() <= 1, "{count} servers, {shards} shards: {loads:?}");
+        }
+    }
+
+    #[test]
+    fn a_server_that_joins_moves_only_its_own_part() {
+        let mut servers = ids(4);
+        let mut owners: BTreeMap<_, _> = (0..100).map(|shard| (Shard(shard), servers[0])).collect();
+        settle(&mut owners, &servers, 100);
+        let before = owners.clone();
+        servers.push(ServerId(99));
+        settle(&mut owners, &servers, 100);
+        let moved = owners.iter().filter(|(shard, owner)| before[*shard] != **owner).count();
+        assert!((20..=24).contains(&moved), "{moved} shards moved");
+    }
+
+    #[test]
+    fn every_shard_has_two_followers_that_do_not_own_it_and_the_load_is_bounded() {
+        let (servers, shards) = (ids(20), 100);
+        let owners: BTreeMap<_, _> =
+            (0..shards).map(|shard| (Shard(shard), servers[shard as usize % 20])).collect();
+        let mut loads = BTreeMap::<ServerId, usize>::new();
+        for shard in (0..shards).map(Shard) {
+            let mut ranks = Vec::new();
+            for server in &servers {
+                if let Some(rank) = follower_rank(*server, shard, &servers, &owners, shards) {
+                    assert_ne!(owners[&shard], *server);
+                    ranks.push(rank);
+                    *loads.entry(*server).or_default() += 1;
+                }
+            }
+            ranks.sort_unstable();
+            assert_eq!(ranks, [0, 1], "{shard:?}");
+        }
+        assert!(loads.values().all(|load| *load <= 13), "{loads:?}");
+    }
+
+    #[test]
+    fn a_small_cluster_follows_everything() {
+        let servers = ids(3);
+        let owners = BTreeMap::from([(Shard(0), servers[1])]);
+        let ranks = servers.iter().map(|server| follower_rank(*server, Shard(0), &servers, &owners, 1));
+        let mut ranks: Vec<_> = ranks.collect();
+        assert_eq!(ranks.remove(1), None);
+        ranks.sort_unstable();
+        assert_eq!(ranks, [Some(0), Some(1)]);
+        let unowned = BTreeMap::new();
+        let ranks = servers.iter().map(|server| follower_rank(*server, Shard(0), &servers, &unowned, 1));
+        assert!(ranks.into_iter().all(|rank| rank.is_some()));
+    }
+}

@@ -1,0 +1,363 @@
+//! The servers of a bucket, as this server sees them: writes its own record, and watches those of the others.
+//!
+//! One thread overwrites this server's record and reads the others, four times within the silence. What it has seen is
+//! used by the threads of the shards and by requests that have to be forwarded.
+
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use kernel::Shard;
+use store::object::Objects;
+
+use super::placement;
+use super::server_record::{HandedOverShard, OwnedShard, PREFIX, RECORD_BYTES_MAX, ServerId, ServerRecord};
+use super::shard_slot::ShardSlot;
+use super::watched_time::{WatchedTime, boot_clock};
+
+/// The number of looks within the silence.
+const LOOKS: u32 = 4;
+/// The most servers whose records are read.
+const SERVERS_MAX: usize = 1000;
+/// A record that has not changed for this many silences is deleted.
+const FORGOTTEN_SILENCES: u32 = 100;
+
+/// The servers of a bucket.
+pub(crate) struct Registry {
+    id: ServerId,
+    silence: Duration,
+    objects: Arc<dyn Objects>,
+    slots: Vec<Arc<ShardSlot>>,
+    state: Mutex<RegistryState>,
+    beat: AtomicU64,
+    looked: Condvar,
+    /// Notified when the owner of a shard may have changed.
+    changed: Condvar,
+}
+
+#[derive(Default)]
+struct RegistryState {
+    /// Where clients and other servers reach this one.
+    address: String,
+    is_stopping: bool,
+    servers: BTreeMap<ServerId, WatchedServer>,
+    /// The tenures in which this server owns shards.
+    owned: BTreeMap<Shard, u64>,
+    /// Shards that were handed over, by whom they were handed over to, until that server says so itself.
+    handed_over: BTreeMap<Shard, (u64, ServerId)>,
+    is_woken: bool,
+}
+
+/// Another server.
+struct WatchedServer {
+    record: ServerRecord,
+    unchanged: WatchedTime,
+    /// Its record was seen to change. One that never did may be left by a server that has ended.
+    has_beaten: bool,
+}
+
+impl WatchedServer {
+    /// Whether it certainly runs, and takes shards.
+    fn is_running(&self) -> bool {
+        self.has_beaten && !self.unchanged.is_silent() && !self.record.stopping
+    }
+}
+
+/// The server that owns a shard, as its record says.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct ShardOwner {
+    pub(crate) server: ServerId,
+    /// Empty if it is not known.
+    pub(crate) address: String,
+    pub(crate) term: u64,
+    /// It has not been silent.
+    pub(crate) is_live: bool,
+}
+
+impl Registry {
+    pub(super) fn new(
+        id: ServerId,
+        silence: Duration,
+        objects: Arc<dyn Objects>,
+        slots: Vec<Arc<ShardSlot>>,
+    ) -> Registry {
+        let (state, looked, changed) = (Mutex::default(), Condvar::new(), Condvar::new());
+        Registry { id, silence, objects, slots, state, beat: AtomicU64::new(0), looked, changed }
+    }
+
+    pub(crate) fn id(&self) -> ServerId {
+        self.id
+    }
+
+    /// The time between two looks.
+    pub(super) fn interval(&self) -> Duration {
+        self.silence / LOOKS
+    }
+
+    pub(super) fn silence(&self) -> Duration {
+        self.silence
+    }
+
+    fn lock(&self) -> MutexGuard<'_, RegistryState> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Other servers reach this one here: `https://host:port`.
+    pub(crate) fn advertise(&self, address: String) {
+        self.lock().address = address;
+        self.wake();
+    }
+
+    /// Ends the wait before the next look.
+    pub(super) fn wake(&self) {
+        self.lock().is_woken = true;
+        self.looked.notify_all();
+    }
+
+    /// Beats and looks until the server stops.
+    pub(super) fn run(&self, stopping: &AtomicBool) {
+        while !stopping.load(Ordering::Acquire) {
+            self.publish();
+            self.look();
+            let state = self.lock();
+            let timeout = self.looked.wait_timeout_while(state, self.interval(), |state| !state.is_woken);
+            timeout.unwrap_or_else(PoisonError::into_inner).0.is_woken = false;
+        }
+        // Others may take the shards that are handed over, and send nothing more here.
+        self.lock().is_stopping = true;
+        self.publish();
+    }
+
+    /// Overwrites this server's record. A failure is retried with the next beat: a record that is not overwritten only
+    /// invites others to take over.
+    fn publish(&self) {
+        let record = self.own_record();
+        if let Err(error) = self.objects.put(&self.id.object(), &record.encode()) {
+            tracing::warn!(%error, "the record of this server cannot be written; it is retried");
+        }
+    }
+
+    /// A shard whose log has not taken an append for half the silence is left out, so that another server may try.
+    fn own_record(&self) -> ServerRecord {
+        let state = self.lock();
+        let is_working = |shard: &Shard| {
+            let engine = self.slots[shard.0 as usize].engine();
+            engine.is_some_and(|engine| {
+                engine.sequencer().busy_for().is_none_or(|busy| busy < self.silence / 2)
+            })
+        };
+        let owned = state.owned.iter().filter(|(shard, _)| is_working(shard));
+        let shards = owned.map(|(shard, term)| OwnedShard { shard: shard.0, term: *term }).collect();
+        let beat = self.beat.fetch_add(1, Ordering::Relaxed);
+        let handed = |(shard, (term, to)): (&Shard, &(u64, ServerId))| HandedOverShard {
+            shard: shard.0,
+            term: *term,
+            to: to.to_string(),
+        };
+        let handed_over = state.handed_over.iter().map(handed).collect();
+        let (address, stopping) = (state.address.clone(), state.is_stopping);
+        ServerRecord { address, beat, stopping, shards, handed_over }
+    }
+
+    /// Deletes this server's record: it has stopped.
+    pub(super) fn withdraw(&self) {
+        if let Err(error) = self.objects.delete(&self.id.object()) {
+            tracing::debug!(%error, "the record of this server cannot be deleted; others do it later");
+        }
+    }
+
+    /// Reads the records of all other servers.
+    pub(super) fn look(&self) {
+        let names = match self.list() {
+            Ok(names) => names,
+            Err(error) => {
+                tracing::debug!(%error, "the records of other servers cannot be listed");
+                return;
+            }
+        };
+        let mut seen = BTreeMap::new();
+        for server in names.iter().filter_map(|name| ServerId::of_object(name)).filter(|id| *id != self.id) {
+            // A record that cannot be read has not been seen to change.
+            let bytes = self.objects.get_range(&server.object(), 0, RECORD_BYTES_MAX);
+            seen.insert(server, bytes.ok().and_then(|bytes| ServerRecord::decode(&bytes)));
+        }
+        let forgotten = self.note(seen, boot_clock());
+        self.changed.notify_all();
+        for server in forgotten {
+            let _ = self.objects.delete(&server.object());
+        }
+    }
+
+    fn list(&self) -> Result<Vec<String>, store::object::ObjectsError> {
+        let (mut names, mut after) = (Vec::new(), String::new());
+        loop {
+            let page = self.objects.list(PREFIX, &after)?;
+            names.extend(page.names);
+            match names.last().filter(|_| page.more && names.len() < SERVERS_MAX) {
+                Some(last) => after.clone_from(last),
+                None => return Ok(names),
+            }
+        }
+    }
+
+    /// Notes what a look has seen. Returns the servers that have not been heard of for very long.
+    fn note(&self, seen: BTreeMap<ServerId, Option<ServerRecord>>, now: Duration) -> Vec<ServerId> {
+        let mut state = self.lock();
+        state.servers.retain(|server, _| seen.contains_key(server));
+        for (server, record) in seen {
+            let known = state.servers.get_mut(&server);
+            match (known, record) {
+                (Some(known), record) => {
+                    let has_changed = record.as_ref().is_some_and(|record| *record != known.record);
+                    known.unchanged.look(now, has_changed);
+                    known.has_beaten |= has_changed;
+                    if let Some(record) = record {
+                        known.record = record;
+                    }
+                }
+                (None, Some(record)) => {
+                    let mut unchanged = WatchedTime::new(self.silence);
+                    unchanged.look(now, true);
+                    state.servers.insert(server, WatchedServer { record, unchanged, has_beaten: false });
+                }
+                (None, None) => {}
+            }
+        }
+        // A new owner that says so itself needs no hint any more.
+        let RegistryState { handed_over, servers, .. } = &mut *state;
+        handed_over.retain(|shard, (term, _)| {
+            !servers.values().any(|server| server.record.term_of(*shard).is_some_and(|named| named > *term))
+        });
+        let is_forgotten =
+            |server: &WatchedServer| server.unchanged.watched() > self.silence * FORGOTTEN_SILENCES;
+        state.servers.iter().filter(|(_, server)| is_forgotten(server)).map(|(id, _)| *id).collect()
+    }
+
+    /// Waits until every shard has an owner, or the timeout is over. Whether every shard has one.
+    pub(super) fn wait_for_owners(&self, timeout: Duration) -> bool {
+        let has_owner = |state: &RegistryState, shard: Shard| {
+            // The record of a server that has ended still names its shards.
+            let named = state
+                .servers
+                .values()
+                .any(|server| server.has_beaten && server.record.term_of(shard).is_some());
+            state.owned.contains_key(&shard) || named
+        };
+        let is_missing =
+            |state: &mut RegistryState| !(0..self.shard_count()).all(|shard| has_owner(state, Shard(shard)));
+        let waited = self.changed.wait_timeout_while(self.lock(), timeout, is_missing);
+        !waited.unwrap_or_else(PoisonError::into_inner).1.timed_out()
+    }
+
+    /// The server that owns the shard, by the record with the highest term; this server is not considered.
+    pub(crate) fn owner(&self, shard: Shard) -> Option<ShardOwner> {
+        let state = self.lock();
+        let named = state.servers.iter().filter_map(|(id, server)| {
+            let term = server.record.term_of(shard)?;
+            let (address, is_live) = (server.record.address.clone(), !server.unchanged.is_silent());
+            Some(ShardOwner { server: *id, address, term, is_live })
+        });
+        let named = named.max_by_key(|owner| owner.term);
+        let Some((term, to)) = state.handed_over.get(&shard) else { return named };
+        if named.as_ref().is_some_and(|named| named.term > *term) {
+            return named;
+        }
+        let address = state.servers.get(to).map(|server| server.record.address.clone()).unwrap_or_default();
+        Some(ShardOwner { server: *to, address, term: *term, is_live: true })
+    }
+
+    /// Whether no live server says that it owns the shard in this term or a later one.
+    pub(super) fn is_silent(&self, shard: Shard, term: u64) -> bool {
+        let state = self.lock();
+        state.servers.values().all(|server| {
+            let names_shard = server.record.term_of(shard).is_some_and(|named| named >= term);
+            !names_shard || server.unchanged.is_silent()
+        })
+    }
+
+    /// Whether a live server says that it owns the shard in a later term than this: this server's ownership is past.
+    pub(super) fn is_superseded(&self, shard: Shard, term: u64) -> bool {
+        let state = self.lock();
+        let later = |server: &WatchedServer| server.record.term_of(shard).is_some_and(|named| named > term);
+        state.servers.values().any(|server| later(server) && !server.unchanged.is_silent())
+    }
+
+    /// This server owns the shard from now on; `None`: no longer.
+    pub(super) fn set_owned(&self, shard: Shard, term: Option<u64>) {
+        let mut state = self.lock();
+        match term {
+            Some(term) => {
+                state.owned.insert(shard, term);
+                state.handed_over.remove(&shard);
+            }
+            None => {
+                state.owned.remove(&shard);
+            }
+        }
+        drop(state);
+        self.changed.notify_all();
+        self.wake();
+    }
+
+    /// This server has handed the shard over.
+    pub(super) fn set_handed_over(&self, shard: Shard, term: u64, to: Option<ServerId>) {
+        if let Some(to) = to {
+            self.lock().handed_over.insert(shard, (term, to));
+        }
+        self.set_owned(shard, None);
+    }
+
+    /// This server's place among those that should follow the shard; `None` if others do.
+    pub(super) fn rank(&self, shard: Shard) -> Option<usize> {
+        if self.is_handed_to_this(shard) {
+            return Some(0);
+        }
+        let (servers, owners) = self.members();
+        placement::follower_rank(self.id, shard, &servers, &owners, self.shard_count())
+    }
+
+    /// Whether a server has handed the shard over to this one, and no server owns it since.
+    fn is_handed_to_this(&self, shard: Shard) -> bool {
+        let state = self.lock();
+        let terms = state.servers.values().filter_map(|server| server.record.handed_to(self.id, shard));
+        let Some(handed) = terms.max() else { return false };
+        !state.servers.values().any(|server| server.record.term_of(shard).is_some_and(|term| term > handed))
+    }
+
+    /// The server to hand the shard over to, if this one owns more than its part.
+    pub(super) fn hand_over_target(&self, shard: Shard) -> Option<ServerId> {
+        let (servers, owners) = self.members();
+        let moves = placement::surplus(self.id, &servers, &owners, self.shard_count());
+        moves.into_iter().find(|(moved, _)| *moved == shard).map(|(_, to)| to)
+    }
+
+    /// The server that should have the shard when this one stops.
+    pub(super) fn successor(&self, shard: Shard) -> Option<ServerId> {
+        let (servers, owners) = self.members();
+        let others: Vec<_> = servers.into_iter().filter(|server| *server != self.id).collect();
+        let owners: BTreeMap<_, _> = owners.into_iter().filter(|(_, owner)| *owner != self.id).collect();
+        others.iter().copied().find(|server| {
+            placement::follower_rank(*server, shard, &others, &owners, self.shard_count()) == Some(0)
+        })
+    }
+
+    /// The running servers, this one included, and the owners of shards.
+    fn members(&self) -> (Vec<ServerId>, BTreeMap<Shard, ServerId>) {
+        let state = self.lock();
+        let running = state.servers.iter().filter(|(_, server)| server.is_running());
+        let mut owners: BTreeMap<Shard, ServerId> =
+            state.handed_over.iter().map(|(shard, (_, to))| (*shard, *to)).collect();
+        for (id, server) in running.clone() {
+            owners.extend(server.record.shards.iter().map(|owned| (Shard(owned.shard), *id)));
+        }
+        owners.extend(state.owned.keys().map(|shard| (*shard, self.id)));
+        let mut servers: Vec<_> = running.map(|(id, _)| *id).chain([self.id]).collect();
+        servers.sort_unstable();
+        (servers, owners)
+    }
+
+    fn shard_count(&self) -> u32 {
+        u32::try_from(self.slots.len()).expect("a store numbers its shards with 32 bits")
+    }
+}
