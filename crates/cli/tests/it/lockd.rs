@@ -48,6 +48,7 @@ mod settings;
 mod sink;
 mod sizing;
 mod small_disk;
+mod standby;
 mod streaming;
 mod supervised;
 mod support;

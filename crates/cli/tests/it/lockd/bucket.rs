@@ -19,7 +19,7 @@ use crate::running::until;
 const CREDENTIALS: &str = r#"echo '{"Version":1,"AccessKeyId":"id","SecretAccessKey":"secret","SessionToken":null,"Expiration":null}'"#;
 
 /// An object store with one bucket.
-fn object_server(latency_ms: u64) -> ObjectServer {
+pub(super) fn object_server(latency_ms: u64) -> ObjectServer {
     let options = ServerOptions {
         latency: Duration::from_millis(latency_ms),
         ..ServerOptions::new(Dialect::S3, "locks")
@@ -28,7 +28,7 @@ fn object_server(latency_ms: u64) -> ObjectServer {
 }
 
 /// Starts a server whose store is in the bucket.
-fn serve(objects: &ObjectServer, data: &Path, flags: &[&str]) -> Running {
+pub(super) fn serve(objects: &ObjectServer, data: &Path, flags: &[&str]) -> Running {
     let endpoint = objects.endpoint();
     let mut args = vec!["--mtls=false", "--store", "s3://locks/test", "--s3-region", "us-east-1"];
     args.extend(["--s3-endpoint", endpoint.as_str(), "--s3-credential-process", CREDENTIALS]);
@@ -37,7 +37,7 @@ fn serve(objects: &ObjectServer, data: &Path, flags: &[&str]) -> Running {
 }
 
 /// The response to a request; `None` if the server is gone, or closes the connection.
-fn request(address: &str, head: &str, headers: &str, body: &str) -> Option<(u16, String)> {
+pub(super) fn request(address: &str, head: &str, headers: &str, body: &str) -> Option<(u16, String)> {
     let length = body.len();
     let request = format!(
         "{head} HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\nconnection: close\r\n{headers}\
@@ -53,12 +53,12 @@ fn request(address: &str, head: &str, headers: &str, body: &str) -> Option<(u16,
     Some((status, body.to_string()))
 }
 
-fn post(address: &str, path: &str, body: &Value) -> Option<(u16, Value)> {
+pub(super) fn post(address: &str, path: &str, body: &Value) -> Option<(u16, Value)> {
     let (status, body) = request(address, &format!("POST {path}"), "", &body.to_string())?;
     Some((status, serde_json::from_str(&body).ok()?))
 }
 
-fn is_ready(address: &str) -> bool {
+pub(super) fn is_ready(address: &str) -> bool {
     request(address, "GET /readyz", "", "").is_some_and(|(status, _)| status == 200)
 }
 
@@ -82,7 +82,7 @@ fn count_in_document(address: &str, key: &str, first: u64, stop: &AtomicBool) ->
     (acknowledged, token)
 }
 
-fn document(address: &str, key: &str) -> u64 {
+pub(super) fn document(address: &str, key: &str) -> u64 {
     let path = format!("GET /v1/get_state?key={key}&public=1");
     match request(address, &path, "", "") {
         Some((200, body)) => {
@@ -130,7 +130,7 @@ fn check_documents(address: &str, counted: &BTreeMap<String, u64>) {
     }
 }
 
-fn wait_ms(ms: u64) {
+pub(super) fn wait_ms(ms: u64) {
     SystemClock::new().wait(ms);
 }
 
@@ -198,27 +198,6 @@ fn a_server_without_its_bucket_is_not_ready_and_answers_when_it_is_back() {
     let (status, lease) = acquire.join().expect("no panic").expect("a response");
     assert_eq!((status, lease["key"].as_str()), (200, Some("orders")));
     until("it is ready", || is_ready(&server.address));
-}
-
-/// Two servers on one bucket: the one that opened the log last owns it.
-#[test]
-fn a_server_whose_log_another_one_has_taken_over_ends_with_a_code_of_its_own() {
-    let (objects, dir) = (object_server(0), tempfile::tempdir().expect("a directory"));
-    let mut first = serve(&objects, &dir.path().join("one"), &[]);
-    let (status, lease) = post(&first.address, "/v1/acquire", &json!({"key": "orders", "ttl_seconds": 60}))
-        .expect("a response");
-    assert_eq!(status, 200);
-    let second = serve(&objects, &dir.path().join("two"), &[]);
-    // A read of the old owner: it would be stale.
-    let read = request(&first.address, "GET /v1/describe?key=orders", "", "");
-    assert!(read.as_ref().is_none_or(|(status, _)| *status == 503), "no state is revealed: {read:?}");
-    assert_eq!(first.exit_status().code(), Some(16));
-    let message = first.log.wait_for("another server has taken over the log");
-    assert!(message.contains("restart this one to follow it"), "{message}");
-    let renewed = post(&second.address, "/v1/keepalive", &json!({"lease_id": lease["lease_id"]}));
-    assert_eq!(renewed.expect("a response").0, 200, "the lease lives on");
-    let held = post(&second.address, "/v1/acquire", &json!({"key": "orders", "ttl_seconds": 60}));
-    assert_eq!(held.expect("a response").0, 409);
 }
 
 #[test]

@@ -1,0 +1,380 @@
+//! Several `lockd serve` on one bucket: takeover, hand-over, standing down and forwarding.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
+
+use objectserver::{Moment, ObjectServer, Operation};
+use rustix::process::Signal;
+use serde_json::{Value, json};
+
+use super::bucket::{document, is_ready, object_server, post, request, serve, wait_ms};
+use crate::lockd::serve::Running;
+use crate::lockd::support::lockd;
+use crate::running::until;
+
+/// The shortest silence: takeovers take a little longer than a second.
+const FAST: [&str; 2] = ["--takeover-silence", "1s"];
+
+/// Numbers the requests of a test run.
+static ACQUIRES: AtomicU64 = AtomicU64::new(0);
+
+/// Servers on one bucket, the first of which owns every shard when the others start.
+fn servers(objects: &ObjectServer, dir: &Path, count: usize, flags: &[&str]) -> Vec<Running> {
+    let flags: Vec<&str> = FAST.iter().chain(flags).copied().collect();
+    (0..count).map(|number| serve(objects, &dir.join(number.to_string()), &flags)).collect()
+}
+
+fn acquire(address: &str, key: &str) -> (u16, Value) {
+    // With an idempotency key, so that it is sent again if the owner changes meanwhile.
+    let body = json!({"key": key, "ttl_seconds": 60}).to_string();
+    let number = ACQUIRES.fetch_add(1, Ordering::Relaxed);
+    let headers = format!("x-idempotency-key: {number}\r\n");
+    let (status, body) = request(address, "POST /v1/acquire", &headers, &body).expect("a response");
+    (status, serde_json::from_str(&body).expect("JSON"))
+}
+
+/// The shards that each server says it owns, by the terms, from their records in the bucket.
+fn owned(objects: &ObjectServer) -> BTreeMap<u64, u64> {
+    let mut owned = BTreeMap::new();
+    for (name, _) in objects.objects("locks") {
+        if !name.starts_with("test/servers/") {
+            continue;
+        }
+        let Some(bytes) = objects.object("locks", &name) else { continue };
+        let record: Value = serde_json::from_slice(&bytes).expect("a record is JSON");
+        for shard in record["shards"].as_array().expect("a list") {
+            let term = shard["term"].as_u64().expect("a term");
+            let known = owned.entry(shard["shard"].as_u64().expect("a number")).or_insert(term);
+            *known = (*known).max(term);
+        }
+    }
+    owned
+}
+
+#[test]
+fn a_request_to_any_server_reaches_the_owner_and_its_response_comes_back() {
+    let (objects, dir) = (object_server(0), tempfile::tempdir().expect("a directory"));
+    let servers = servers(&objects, dir.path(), 2, &[]);
+    let (one, two) = (&servers[0].address, &servers[1].address);
+    assert!(is_ready(one) && is_ready(two));
+    let (status, lease) = acquire(two, "orders");
+    assert_eq!(status, 200, "{lease}");
+    let (status, refusal) = acquire(one, "orders");
+    assert_eq!((status, refusal["error"].as_str()), (409, Some("waiting")));
+    // A long document, in both directions.
+    let id = lease["lease_id"].as_str().expect("a credential");
+    let body = format!("{{\"text\":\"{}\"}}", "x".repeat(6 << 20));
+    let headers = format!("x-lease-id: {id}\r\n");
+    let (status, _) = request(two, "POST /v1/update_state?key=orders", &headers, &body).expect("a response");
+    assert_eq!(status, 200);
+    for address in [one, two] {
+        let read = request(address, "GET /v1/get_state?key=orders&public=1", "", "").expect("a response");
+        assert_eq!((read.0, read.1.len()), (200, body.len()));
+    }
+    let (status, _) = post(two, "/v1/release", &json!({"lease_id": id})).expect("a response");
+    assert_eq!(status, 200);
+    // A waiter that is forwarded is granted when the lease ends.
+    let (_, held) = acquire(one, "queue");
+    let waiting = {
+        let two = two.clone();
+        std::thread::spawn(move || {
+            post(&two, "/v1/acquire", &json!({"key": "queue", "ttl_seconds": 60, "block_seconds": 30}))
+        })
+    };
+    until("it waits", || {
+        let (_, key) = request(one, "GET /v1/describe?key=queue", "", "").expect("a response");
+        serde_json::from_str::<Value>(&key).expect("JSON")["waiters"] == 1
+    });
+    post(one, "/v1/release", &json!({"lease_id": held["lease_id"]})).expect("a response");
+    assert_eq!(waiting.join().expect("no panic").expect("a response").0, 200);
+}
+
+#[test]
+fn a_killed_owner_is_replaced_after_the_silence_and_its_leases_live_on() {
+    let (objects, dir) = (object_server(0), tempfile::tempdir().expect("a directory"));
+    let mut servers = servers(&objects, dir.path(), 2, &[]);
+    let (status, lease) = acquire(&servers[0].address, "orders");
+    assert_eq!(status, 200);
+    // SIGKILL.
+    drop(servers.remove(0));
+    let second = &servers[0].address;
+    // The request waits for the takeover.
+    let (status, other) = acquire(second, "other");
+    assert_eq!(status, 200, "{other}");
+    assert!(other["fencing_token"].as_u64() > lease["fencing_token"].as_u64());
+    let (status, refusal) = acquire(second, "orders");
+    assert_eq!(status, 409, "{refusal}");
+    let renewed = post(second, "/v1/keepalive", &json!({"lease_id": lease["lease_id"]})).expect("a response");
+    assert_eq!(renewed.0, 200, "{renewed:?}");
+    assert!(objects.double_wins().is_empty());
+}
+
+#[test]
+fn an_idle_owner_that_lives_is_not_deposed() {
+    let (objects, dir) = (object_server(0), tempfile::tempdir().expect("a directory"));
+    let servers = servers(&objects, dir.path(), 3, &[]);
+    assert_eq!(owned(&objects), BTreeMap::from([(0, 1)]));
+    let silences = if std::env::var_os("LOCKD_LONG").is_some() { 3600 } else { 4 };
+    wait_ms(silences * 1000);
+    assert_eq!(owned(&objects), BTreeMap::from([(0, 1)]), "the shard is still in its first term");
+    assert_eq!(acquire(&servers[2].address, "orders").0, 200);
+}
+
+/// The owner of two shards cannot append to one of them. It goes on with the other, and its record goes on being written.
+#[test]
+fn an_owner_whose_append_hangs_loses_that_shard_alone() {
+    let (objects, dir) = (object_server(0), tempfile::tempdir().expect("a directory"));
+    let owner =
+        servers(&objects, &dir.path().join("a"), 1, &["--shards", "2", "--s3-timeout", "60s"]).remove(0);
+    let (first, second) = ("default", namespace_of_the_other_shard(&owner.address));
+    let hold = objects.hold(Operation::Put, "test/log/0/", Moment::BeforeEffect);
+    let address = owner.address.clone();
+    let hanging = std::thread::spawn(move || acquire(&address, "orders"));
+    assert!(hold.wait_for(1, Duration::from_secs(20)), "the append is under way");
+    let follower = servers(&objects, &dir.path().join("b"), 1, &[]).remove(0);
+    // The hold concerns the follower's append too: it must try.
+    assert!(hold.wait_for(2, Duration::from_secs(60)), "another server tries to take the shard");
+    hold.release();
+    until("the shard has an owner", || is_ready(&owner.address) && is_ready(&follower.address));
+    let (status, reply) = hanging.join().expect("no panic");
+    // Its append was first, or the other server's: in that case the request was sent there.
+    assert!(status == 200 || status == 503, "{reply}");
+    for address in [&owner.address, &follower.address] {
+        for namespace in [first, second.as_str()] {
+            let body = json!({"namespace": namespace, "key": format!("from {address}"), "ttl_seconds": 60});
+            let (status, reply) = post(address, "/v1/acquire", &body).expect("a response");
+            assert_eq!(status, 200, "{reply}");
+        }
+    }
+    assert!(objects.double_wins().is_empty());
+}
+
+/// With two shards, the slot of a namespace decides: the id of a lease names its shard.
+fn namespace_of_the_other_shard(address: &str) -> String {
+    let shard = |namespace: &str| {
+        let body = json!({"namespace": namespace, "key": "probe", "ttl_seconds": 1});
+        let (status, lease) = post(address, "/v1/acquire", &body).expect("a response");
+        assert_eq!(status, 200, "{lease}");
+        lease["public_id"].as_str().expect("an id")[2..18].to_string()
+    };
+    let first = shard("default");
+    let names = (0..64).map(|number| format!("space-{number}"));
+    names.into_iter().find(|name| shard(name) != first).expect("some name is in the other shard")
+}
+
+/// The owner is stopped for longer than the silence, and continues with the state that it had.
+#[test]
+fn an_owner_that_slept_through_its_succession_reveals_nothing_old_and_follows() {
+    let (objects, dir) = (object_server(0), tempfile::tempdir().expect("a directory"));
+    let servers = servers(&objects, dir.path(), 2, &[]);
+    let (one, two) = (&servers[0], &servers[1]);
+    let (_, lease) = acquire(&one.address, "orders");
+    one.signal(Signal::STOP);
+    let (status, _) = acquire(&two.address, "meanwhile");
+    assert_eq!(status, 200);
+    let released =
+        post(&two.address, "/v1/release", &json!({"lease_id": lease["lease_id"]})).expect("a response");
+    assert_eq!(released.0, 200);
+    one.signal(Signal::CONT);
+    // The old owner believes that the lease is held, and that the other key is free.
+    let (status, reply) = acquire(&one.address, "meanwhile");
+    assert_eq!(status, 409, "{reply}");
+    let (status, reply) = acquire(&one.address, "orders");
+    assert_eq!(status, 200, "{reply}");
+    until("it follows", || is_ready(&one.address));
+    // It takes over again when the other is gone: standing down has not ended it.
+    two.signal(Signal::STOP);
+    let (status, reply) = acquire(&one.address, "again");
+    two.signal(Signal::CONT);
+    assert_eq!(status, 200, "{reply}");
+    assert!(objects.double_wins().is_empty());
+}
+
+/// A worker that counts in a document, through any server, and retries a failed request once under the same idempotency key.
+fn count_through(addresses: &[String], key: &str, stop: &AtomicBool, failures: &Mutex<Vec<String>>) -> u64 {
+    let (mut acknowledged, mut round, mut token) = (0, 0, 0);
+    while !stop.load(Ordering::Relaxed) {
+        round += 1;
+        let call = |name: &str, path: &str, headers: &str, body: &str| {
+            let headers = format!("{headers}x-idempotency-key: {key}-{round}-{name}\r\n");
+            let mut last = None;
+            for attempt in 0..2 {
+                let address = &addresses[(round + attempt) % addresses.len()];
+                last = request(address, &format!("POST {path}"), &headers, body);
+                if matches!(last, Some((200, _))) {
+                    return last.map(|(_, body)| body);
+                }
+            }
+            failures.lock().expect("not poisoned").push(format!("{key} {name}: {last:?}"));
+            None
+        };
+        let body = json!({"key": key, "ttl_seconds": 30, "block_seconds": 10}).to_string();
+        let Some(lease) = call("acquire", "/v1/acquire", "", &body) else { continue };
+        let lease: Value = serde_json::from_str(&lease).expect("JSON");
+        let newer = lease["fencing_token"].as_u64().expect("a token");
+        assert!(newer > token, "tokens grow: {newer} after {token}");
+        token = newer;
+        let id = lease["lease_id"].as_str().expect("a credential");
+        let document = json!({"n": acknowledged + 1}).to_string();
+        let path = format!("/v1/update_state?key={key}");
+        if call("update", &path, &format!("x-lease-id: {id}\r\n"), &document).is_some() {
+            acknowledged += 1;
+        }
+        call("release", "/v1/release", "", &json!({"lease_id": id}).to_string());
+    }
+    acknowledged
+}
+
+/// Runs workers through all servers until `during` returns. Their counts by key, and the requests that failed twice.
+fn with_workers(addresses: &[String], during: impl FnOnce()) -> (BTreeMap<String, u64>, Vec<String>) {
+    let (stop, failures) = (AtomicBool::new(false), Mutex::new(Vec::new()));
+    let counts = std::thread::scope(|scope| {
+        let workers: Vec<_> = (0..4)
+            .map(|number| {
+                let (key, stop, failures) = (format!("job-{number}"), &stop, &failures);
+                scope.spawn(move || {
+                    let count = count_through(addresses, &key, stop, failures);
+                    (key, count)
+                })
+            })
+            .collect();
+        during();
+        stop.store(true, Ordering::Relaxed);
+        workers.into_iter().map(|worker| worker.join().expect("no worker panics")).collect()
+    });
+    (counts, failures.into_inner().expect("not poisoned"))
+}
+
+fn check_counts(address: &str, counts: &BTreeMap<String, u64>) {
+    for (key, acknowledged) in counts {
+        let found = document(address, key);
+        assert!((*acknowledged..=acknowledged + 1).contains(&found), "{key}: {acknowledged}, found {found}");
+    }
+}
+
+#[test]
+fn a_hand_over_under_load_fails_no_request_that_is_sent_twice() {
+    let (objects, dir) = (object_server(1), tempfile::tempdir().expect("a directory"));
+    let mut servers = servers(&objects, dir.path(), 3, &[]);
+    let addresses: Vec<_> = servers[1..].iter().map(|server| server.address.clone()).collect();
+    let mut first = servers.remove(0);
+    let (counts, failures) = with_workers(&addresses, || {
+        wait_ms(500);
+        first.signal(Signal::TERM);
+        assert_eq!(first.exit_status().code(), Some(0));
+        wait_ms(1000);
+    });
+    assert_eq!(failures, Vec::<String>::new());
+    assert!(counts.values().all(|count| *count > 0), "{counts:?}");
+    check_counts(&servers[0].address, &counts);
+    assert_eq!(owned(&objects), BTreeMap::from([(0, 2)]), "handed over, not taken over");
+    assert!(objects.double_wins().is_empty());
+}
+
+/// Owners are killed and paused under load, and servers start again.
+#[test]
+fn nothing_acknowledged_is_lost_when_owners_are_killed_and_paused() {
+    let (objects, dir) = (object_server(1), tempfile::tempdir().expect("a directory"));
+    let mut servers = servers(&objects, dir.path(), 3, &[]);
+    let rounds = if std::env::var_os("LOCKD_LONG").is_some() { 200 } else { 3 };
+    let mut counts = BTreeMap::new();
+    for round in 0..rounds {
+        let addresses: Vec<_> = servers.iter().map(|server| server.address.clone()).collect();
+        let (counted, _) = with_workers(&addresses, || {
+            wait_ms(400);
+            let victim = servers.remove(0);
+            if round % 2 == 0 {
+                drop(victim);
+                servers.push(serve(&objects, &dir.path().join(format!("r{round}")), &FAST));
+            } else {
+                victim.signal(Signal::STOP);
+                wait_ms(2500);
+                victim.signal(Signal::CONT);
+                servers.push(victim);
+            }
+            wait_ms(1500);
+        });
+        let address = &servers[0].address;
+        for (key, acknowledged) in &counted {
+            let found = document(address, key);
+            // Counts begin at 1 in every round: the last write of the round before may be larger.
+            let before = counts.get(key).copied().unwrap_or(0);
+            let possible = [*acknowledged, acknowledged + 1, before];
+            assert!(
+                possible.contains(&found),
+                "round {round} {key}: acknowledged {acknowledged}, found {found}"
+            );
+            counts.insert(key.clone(), found);
+        }
+    }
+    assert!(objects.double_wins().is_empty());
+}
+
+/// The client's identity and rights are those of its own certificate, wherever its request arrives.
+#[test]
+fn a_forwarded_request_has_the_identity_of_its_client() {
+    let (objects, dir) = (object_server(0), tempfile::tempdir().expect("a directory"));
+    let endpoint = objects.endpoint();
+    let process = r#"echo '{"Version":1,"AccessKeyId":"id","SecretAccessKey":"secret","SessionToken":null,"Expiration":null}'"#;
+    let store = ["--store", "s3://locks/test", "--s3-region", "us-east-1", "--takeover-silence", "1s"];
+    let mut flags = store.to_vec();
+    flags.extend(["--s3-endpoint", endpoint.as_str(), "--s3-credential-process", process]);
+    let one = Running::start(&dir.path().join("one"), &flags);
+    let (server, client) = (dir.path().join("one/server.pem"), dir.path().join("one/client.pem"));
+    flags.extend(["--bundle", server.to_str().expect("text")]);
+    let two = Running::start(&dir.path().join("two"), &flags);
+    let run = |address: &str, args: &[&str]| {
+        let server = format!("https://{address}");
+        let mut all = vec!["client"];
+        all.extend(args);
+        all.extend(["--server", server.as_str(), "--identity", client.to_str().expect("text")]);
+        let ran = lockd(&all);
+        (ran.code, format!("{}{}", ran.stdout, ran.stderr))
+    };
+    for (number, address) in [&one.address, &two.address].into_iter().enumerate() {
+        let (code, output) =
+            run(address, &["acquire", "--ttl", "60s", "--output", "json", &format!("key-{number}")]);
+        assert_eq!(code, 0, "{output}");
+        let (code, output) = run(address, &["describe", &format!("key-{number}")]);
+        assert_eq!(code, 0, "{output}");
+        assert!(!output.contains("anonymous"), "{output}");
+    }
+    // A client that claims to be a server that forwards is refused.
+    let mut connection = two.connect(&client);
+    let forged = "x-lockd-forwarded: eyJpZGVudGl0eSI6InJvb3QifQ\r\n";
+    let (status, body) = connection.send("GET", "/v1/describe?key=key-0", forged, "").expect("a response");
+    assert_eq!(status, 403, "{body}");
+}
+
+/// Shards move to a server that joins, until each has its part; five of many are killed at once.
+#[test]
+fn shards_spread_over_the_servers_and_move_on_when_some_are_killed() {
+    let (count, shards, killed) =
+        if std::env::var_os("LOCKD_LONG").is_some() { (20, 100, 5) } else { (4, 8, 1) };
+    let (objects, dir) = (object_server(0), tempfile::tempdir().expect("a directory"));
+    let text = shards.to_string();
+    let mut servers = servers(&objects, dir.path(), count, &["--shards", text.as_str()]);
+    let loads = |objects: &ObjectServer| -> Vec<usize> {
+        let records = objects.objects("locks");
+        let names = records.keys().filter(|name| name.starts_with("test/servers/"));
+        let record =
+            |name: &String| -> Option<Value> { serde_json::from_slice(&objects.object("locks", name)?).ok() };
+        names.filter_map(record).map(|record| record["shards"].as_array().map_or(0, Vec::len)).collect()
+    };
+    until("the shards are spread", || {
+        let loads = loads(&objects);
+        let (least, most) = (loads.iter().min().copied(), loads.iter().max().copied());
+        loads.len() == count && loads.iter().sum::<usize>() == shards && most <= least.map(|least| least + 1)
+    });
+    servers.truncate(count - killed);
+    let address = servers[0].address.clone();
+    for number in 0..shards * 4 {
+        let body = json!({"namespace": format!("space-{number}"), "key": "k", "ttl_seconds": 60});
+        let (status, reply) = post(&address, "/v1/acquire", &body).expect("a response");
+        assert_eq!(status, 200, "{reply}");
+    }
+    assert!(objects.double_wins().is_empty());
+}
