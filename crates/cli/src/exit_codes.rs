@@ -24,9 +24,6 @@ pub const DENIED: u8 = 14;
 /// The request may have been applied.
 pub const INDETERMINATE: u8 = 15;
 
-/// Another server owns the log of this one.
-pub const DEPOSED: u8 = lockd_server::Server::DEPOSED_EXIT_CODE;
-
 /// One exit code.
 pub struct ExitCode {
     /// The code.
@@ -44,7 +41,7 @@ const fn row(code: u8, name: &'static str, meaning: &'static str, remedy: &'stat
 }
 
 /// The codes of `lockd` and `lockc`.
-pub const LOCKD: [ExitCode; 10] = [
+pub const LOCKD: [ExitCode; 9] = [
     row(DONE, "done", "the command succeeded", "go on"),
     row(
         FAILED,
@@ -93,12 +90,6 @@ pub const LOCKD: [ExitCode; 10] = [
         "indeterminate (it may have happened)",
         "the request was sent and no response came",
         "read the state before repeating the command",
-    ),
-    row(
-        DEPOSED,
-        "deposed",
-        "`lockd serve`: another server has taken over the log in the bucket",
-        "nothing, if that was intended; a restart takes the log back",
     ),
 ];
 

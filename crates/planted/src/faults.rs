@@ -234,6 +234,12 @@ faults! {
     BlobNameUnsynced = "blob-name-unsynced" in "store/src/disk/blobs.rs" caught by "servers",
     /// A blob stays in the page cache when it is evicted.
     BlobNotEvicted = "blob-not-evicted" in "store/src/disk/blobs.rs" caught by "store/eviction",
+    /// A hand-over ends the tenure without a record: the next owner has to wait for the silence.
+    HandOverUnlogged = "hand-over-unlogged" in "engine/src/sequencer/turn.rs" caught by "engine/sequencer",
+    /// The callers of an append that may be in the log are told that it did not happen.
+    TruncatedAppendRefused = "truncated-append-refused" in "engine/src/sequencer/turn.rs" caught by "engine/sequencer",
+    /// A follower opens a tenure without reading to the end of the log.
+    FollowerNotCaughtUp = "follower-not-caught-up" in "engine/src/follower.rs" caught by "engine/follower",
     /// An append of unknown outcome is retried with different bytes.
     ObjectReformed = "object-reformed" in "store/src/object/log.rs" caught by "sim/object_takeover",
     /// An existing object counts as another writer's, though an earlier try of this writer may have created it.

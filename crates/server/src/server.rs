@@ -123,9 +123,6 @@ struct Serving {
 }
 
 impl Server {
-    /// The exit code of a process whose log belongs to another server now.
-    pub const DEPOSED_EXIT_CODE: u8 = 16;
-
     /// Opens or creates the store, and reads or creates identities. Serves no requests yet. Raises the process's limit of
     /// open files to its hard limit.
     ///
@@ -382,9 +379,8 @@ fn warn_of_torn_tail(torn: &TornTail) {
 }
 
 #[expect(clippy::disallowed_methods, reason = "memory is ahead of the log: no response may be sent any more")]
-fn end_process(why: &Fatal) {
-    let code = if matches!(why, Fatal::Deposed(_)) { Server::DEPOSED_EXIT_CODE } else { 1 };
-    std::process::exit(code.into());
+fn end_process(_: &Fatal) {
+    std::process::exit(1);
 }
 
 fn plain_listener(tcp: TcpListener, bound: SocketAddr, config: &Config) -> Listener {

@@ -33,7 +33,7 @@ use crate::who::Who;
     name = "lockd",
     version,
     after_help = "Exit codes: 0 done; 1 failed; 2 wrong usage or invalid input; 10 held by another; 11 fenced or not \
-                  held; 12 expired; 13 unavailable; 14 denied; 15 indeterminate (it may have happened); 16 deposed. `lockd run` exits with \
+                  held; 12 expired; 13 unavailable; 14 denied; 15 indeterminate (it may have happened). `lockd run` exits with \
                   its command's code, or with 12 if the lease was lost.\n\n\
                   Examples:\n  lockd serve\n  \
                   lockd run --key orders --block 10m -- ./import-orders\n  \

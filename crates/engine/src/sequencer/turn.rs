@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-use kernel::{Close, LeaseId, Span, Time};
+use kernel::{LeaseId, Span, Time};
 use store::{BATCH_MAX, ErrorKind, LogStore, StoreError};
 
 use super::batch::PendingBatch;
@@ -108,8 +108,6 @@ struct Core {
     on_end: Option<OnEnd>,
     /// The owner closed it, and the waiters have their replies.
     is_stopping: bool,
-    /// The record that hands the log over is decided: nothing is decided behind it.
-    is_handed_over: bool,
     has_ended: bool,
 }
 
@@ -171,7 +169,6 @@ impl Shared {
                 bytes_max: BATCH_BYTES,
                 on_end: Some(on_end),
                 is_stopping: false,
-                is_handed_over: false,
                 has_ended: false,
             };
             core.shard.set_space(space);
@@ -274,17 +271,17 @@ impl Shared {
         if core.has_ended {
             return false;
         }
-        if !core.is_handed_over {
-            core.decide(&self.inbox);
-        }
+        core.decide(&self.inbox);
         if self.inbox.is_exhausted() {
             core.stop();
         }
         if core.is_stopping
             && core.is_idle()
             && let Some(close) = self.inbox.take_hand_over()
+            && !planted!(HandOverUnlogged)
         {
-            core.hand_over(close);
+            // A shard that has stopped decides nothing more: this is the last record.
+            core.shard.hand_over(close);
         }
         let is_last = core.is_stopping && core.is_idle();
         let wants_log = core.is_here() && (is_last || core.retries || self.inbox.has_floor());
@@ -331,7 +328,10 @@ impl Shared {
                 ErrorKind::Undecided => self.postpone(work, error),
                 ErrorKind::Taken => self.end(Ended::Deposed(error), Some(work)),
                 // Whether the batch is in the log cannot be known: its callers get no reply. Later commands did not happen.
-                ErrorKind::Gone if self.is_remote => self.end(Ended::Deposed(error), None),
+                ErrorKind::Gone if self.is_remote => {
+                    let told = if planted!(TruncatedAppendRefused) { Some(work) } else { None };
+                    self.end(Ended::Deposed(error), told)
+                }
                 _ => self.end(Ended::Failed(error), Some(work)),
             };
         }
@@ -709,7 +709,7 @@ impl Core {
         let waits_for_log = self.space != LogSpace::Plenty || is_undecided;
         let retry = waits_for_log.then(|| Span(u64::try_from(RETRY.as_millis()).unwrap_or(u64::MAX)));
         // A full batch gets nothing that is due, and must still be appended.
-        let due = self.shard.until_due().filter(|_| !self.is_full() && !self.is_handed_over);
+        let due = self.shard.until_due().filter(|_| !self.is_full());
         let is_held_back = self.has_something() && matches!(self.writer, WriterSlot::Here(_));
         let held_back = is_held_back.then(|| self.held_back()).filter(|held_back| *held_back > Span(0));
         let due = due.into_iter().chain(retry).chain(held_back).min();
@@ -732,14 +732,6 @@ impl Core {
         if !self.is_stopping {
             self.shard.set_space(space);
         }
-    }
-
-    /// Decides the record that hands the log over, alone in its batch. Nothing is decided afterwards: the next record is
-    /// another tenure's.
-    fn hand_over(&mut self, close: Close) {
-        reached!();
-        self.shard.hand_over(close);
-        self.is_handed_over = true;
     }
 
     /// Replies to the waiters. Nothing is logged after the batch under way.

@@ -18,6 +18,7 @@ mod waiting_cost;
 mod deadlock;
 mod sequencer;
 mod engine;
+mod follower;
 mod driver;
 mod checkpointing;
 mod damaged_snapshots;

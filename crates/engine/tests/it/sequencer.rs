@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use engine::internals::checkpoint::Mark;
 use engine::internals::decider::Decider;
+use engine::internals::record::decode_batch;
 use engine::internals::recovery::replay;
 use engine::internals::sequencer::{BatchObserver, Ended, QUEUE_MAX, Sequencer};
 use engine::internals::shard::Shard;
@@ -13,7 +14,7 @@ use engine::observe::{AuditEntry, AuditedFact, Measure};
 use engine::waiters::{Wait, WaiterConnection};
 use engine::{Decision, Delivery, MachineClock, Reply, ReplyTo, Submission, Unavailable};
 use kernel::{
-    Action, Command, Event, Granted, IdempotencyKey, Kernel, Lsn, Outcome, RequestKey, Response, Span,
+    Action, Close, Command, Event, Granted, IdempotencyKey, Kernel, Lsn, Outcome, RequestKey, Response, Span,
 };
 use sim::fixture::{grant, held, identity, key};
 use store::disk::{DiskLog, LogOptions};
@@ -312,6 +313,130 @@ fn a_writer_that_lost_its_log_reveals_no_state() {
     let query =
         sequencer.query(Box::new(move |_| Box::new(move || send.send(()).expect("the test listens"))));
     assert!(query.is_err() || result.recv_timeout(DEADLINE) == Err(RecvTimeoutError::Disconnected));
+}
+
+/// The names of all commands in a log.
+fn logged(log: &MemoryLog) -> Vec<&'static str> {
+    let mut reader = log.reader();
+    let batches = (0..log.bounds().next.0).map(|seq| reader.read(Seq(seq)).expect("in the log"));
+    let records =
+        |batch: store::Batch| decode_batch(&batch.payload, kernel::Shard(0)).expect("valid").records;
+    batches.flat_map(records).map(|record| record.command.action.name()).collect()
+}
+
+#[test]
+fn a_hand_over_decides_what_was_accepted_dismisses_waiters_and_is_the_last_record() {
+    let log = MemoryLog::default();
+    let sequencer = start(log.clone());
+    let lease = granted(&submit(&sequencer, "ada", acquire("k")));
+    let waiter = submit_waiting(&sequencer, "bob", acquire("k"), Some(wait(60_000)));
+    assert!(sequencer.hand_over(Close { to: Some(0xab) }));
+    sequencer.wait_until_ended();
+    assert!(matches!(reply(&waiter), Ok(Err(Unavailable::Dismissed(_)))), "a retry keeps its place");
+    let late = submit(&sequencer, "ada", Action::Release(held(&lease)));
+    assert_eq!(reply(&late), Ok(Err(Unavailable::Moved(Some(0xab)))));
+    assert!(sequencer.query(Box::new(|_| Box::new(|| ()))).is_err());
+    assert!(!sequencer.hand_over(Close { to: None }), "a hand-over is not taken back");
+    let logged = logged(&log);
+    assert_eq!(logged.last(), Some(&"close"), "{logged:?}");
+    let mut kernel = Kernel::new();
+    replay(&mut kernel, &mut *log.reader(), Seq(0), log.bounds().next).expect("the log is valid");
+    assert_eq!(kernel.tenure().and_then(|tenure| tenure.closed), Some(Close { to: Some(0xab) }));
+    drop(sequencer);
+    // The next tenure goes on, with the lease.
+    let next = log.bounds().next;
+    let decider = decider(kernel, next);
+    let on_end = Box::new(|why| panic!("{why:?}"));
+    let successor =
+        Sequencer::start(Shard::new(decider), Box::new(log), Box::new(()), u64::MAX, on_end, &executor());
+    let released = submit(&successor, "ada", Action::Release(held(&lease)));
+    assert!(matches!(reply(&released), Ok(Ok(_))));
+}
+
+/// An expiry that was due while the last record was on its way was decided behind it, and the process ended by a panic.
+#[test]
+fn nothing_is_decided_behind_a_hand_over_even_if_its_append_takes_long() {
+    let (log, arrived, permit) = gated_log();
+    let memory = log.inner.clone();
+    let sequencer = start(log);
+    arrived.recv_timeout(DEADLINE).expect("the open");
+    permit.send(()).expect("the log waits");
+    let lease = submit(&sequencer, "ada", Action::Acquire(grant(key("k"), Span(30))));
+    arrived.recv_timeout(DEADLINE).expect("the grant");
+    permit.send(()).expect("the log waits");
+    granted(&lease);
+    sequencer.hand_over(Close { to: None });
+    arrived.recv_timeout(DEADLINE).expect("the last record");
+    // The lease expires meanwhile, and its timer is due.
+    eventually("the lease is past its deadline", || sequencer.inspect(|shard| shard.now().0 > 200));
+    permit.send(()).expect("the log waits");
+    sequencer.wait_until_ended();
+    assert_eq!(logged(&memory).last(), Some(&"close"));
+}
+
+/// The append landed, its response was lost, and another server truncated the log past it. Its callers were told that
+/// their commands did not happen.
+#[test]
+fn callers_of_an_append_that_may_be_in_the_log_get_no_reply() {
+    let log = Remote(Faulty::new(
+        MemoryLog::default(),
+        Box::new({
+            let mut appends = 0;
+            move |call| {
+                appends += usize::from(call == Call::Append);
+                if call == Call::Append && appends > 1 { Fault::Before(ErrorKind::Gone) } else { Fault::None }
+            }
+        }),
+    ));
+    let (send, ended) = channel();
+    let on_end = Box::new(move |why| send.send(matches!(why, Ended::Deposed(_))).expect("the test listens"));
+    let shard = Shard::new(decider(Kernel::new(), Seq(0)));
+    let sequencer = Sequencer::start(shard, Box::new(log), Box::new(()), u64::MAX, on_end, &executor());
+    let (send, opened) = channel();
+    let query =
+        Box::new(move |_: &Shard<ReplyTo>| Box::new(move || send.send(()).expect("the test listens")) as _);
+    sequencer.query(query).expect("it runs");
+    opened.recv_timeout(DEADLINE).expect("the first append succeeds");
+    let lost = submit(&sequencer, "ada", acquire("k"));
+    assert_eq!(reply(&lost), Err(RecvTimeoutError::Disconnected), "it may have happened");
+    assert_eq!(ended.recv_timeout(DEADLINE), Ok(true), "the process goes on");
+}
+
+/// A log on another machine.
+struct Remote<L>(L);
+
+impl<L: LogStore> LogStore for Remote<L> {
+    fn bounds(&self) -> Bounds {
+        self.0.bounds()
+    }
+
+    fn append(&mut self, seq: Seq, lsns: LsnRange, payload: &[u8]) -> Result<(), StoreError> {
+        self.0.append(seq, lsns, payload)
+    }
+
+    fn is_remote(&self) -> bool {
+        true
+    }
+
+    fn reserve(&mut self) -> Result<(), StoreError> {
+        self.0.reserve()
+    }
+
+    fn capacity(&self) -> LogCapacity {
+        self.0.capacity()
+    }
+
+    fn raise_floor(&mut self, floor: Seq) -> Result<(), StoreError> {
+        self.0.raise_floor(floor)
+    }
+
+    fn extents(&self) -> Vec<Extent> {
+        self.0.extents()
+    }
+
+    fn reader(&self) -> Box<dyn LogReader> {
+        self.0.reader()
+    }
 }
 
 #[test]

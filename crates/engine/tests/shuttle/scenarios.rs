@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, PoisonError};
 
 use engine::{Authorization, Decision, OnDecided, ReplyTo, Submission, Unavailable};
-use kernel::{Action, Command, Granted, Outcome, Span};
+use kernel::{Action, Close, Command, Granted, Outcome, Span};
 use shuttle::sync::mpsc::channel;
 use sim::fixture::{grant, held, identity, key};
 use store::Seq;
@@ -13,7 +13,7 @@ use crate::explore;
 use crate::world::{LogKind, Request, World, granted, is_stopped};
 
 /// The number of scenarios below.
-pub(crate) const COUNT: usize = 14;
+pub(crate) const COUNT: usize = 15;
 
 fn release(world: &World, name: &str, lease: &Granted) -> Request {
     world.submit(name, Action::Release(held(lease)), None)
@@ -177,6 +177,32 @@ fn closing_leaves_no_caller_without_a_reply() {
         for client in clients {
             client.join().expect("no panic");
         }
+        world.close();
+    });
+}
+
+/// The owner hands the log over while clients submit and wait: all get a reply, and nothing follows the last record.
+#[test]
+fn a_hand_over_is_the_last_record_and_leaves_no_caller_without_a_reply() {
+    explore(|| {
+        let world = World::new(LogKind::Slow);
+        let clients: Vec<_> = ["ada", "bob"]
+            .into_iter()
+            .map(|name| {
+                world.spawn(move |world| {
+                    let reply = world.acquire(name, "k", 60_000).reply();
+                    assert!(granted(reply.as_ref()).is_some() || is_stopped(reply.as_ref()), "{reply:?}");
+                })
+            })
+            .collect();
+        assert!(world.sequencer().hand_over(Close { to: Some(7) }));
+        assert!(!world.sequencer().hand_over(Close { to: None }), "it is not taken back");
+        world.sequencer().wait_until_ended();
+        for client in clients {
+            client.join().expect("no panic");
+        }
+        let logged = world.logged();
+        assert_eq!(logged.iter().position(|name| *name == "close"), Some(logged.len() - 1), "{logged:?}");
         world.close();
     });
 }

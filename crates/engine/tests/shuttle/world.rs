@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use engine::internals::decider::Decider;
 use engine::internals::executor::{Executor, Job, OnDue, Timer};
+use engine::internals::record::decode_batch;
 use engine::internals::sequencer::{Ended, Sequencer};
 use engine::internals::shard::Shard;
 use engine::waiters::{Wait, WaiterConnection};
@@ -261,6 +262,15 @@ impl World {
         drop(self.sequencer.take());
     }
 
+    /// The commands in the log, by name.
+    pub(crate) fn logged(&self) -> Vec<&'static str> {
+        let mut reader = self.log.reader();
+        let batches = (0..self.log.bounds().next.0).map(|seq| reader.read(Seq(seq)).expect("in the log"));
+        let decode =
+            |batch: store::Batch| decode_batch(&batch.payload, kernel::Shard(0)).expect("just encoded");
+        batches.flat_map(|batch| decode(batch).records).map(|record| record.command.action.name()).collect()
+    }
+
     /// Submits an acquire that waits for up to a minute.
     pub(crate) fn acquire(&self, name: &str, resource: &str, ttl_ms: u64) -> Request {
         self.submit(name, Action::Acquire(grant(key(resource), Span(ttl_ms))), None)
@@ -340,7 +350,13 @@ pub(crate) fn granted(reply: Option<&Reply>) -> Option<Granted> {
 
 /// Whether the sequencer refused because it has stopped, or another server owns the shard.
 pub(crate) fn is_stopped(reply: Option<&Reply>) -> bool {
-    matches!(reply, Some(Err(Unavailable::Dismissed(_) | Unavailable::Stopped | Unavailable::Deposed)))
+    matches!(
+        reply,
+        Some(Err(Unavailable::Dismissed(_)
+            | Unavailable::Stopped
+            | Unavailable::Deposed
+            | Unavailable::Moved(_)))
+    )
 }
 
 fn assert_durable(log: &MemoryLog, reply: &Reply) {

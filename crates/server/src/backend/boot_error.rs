@@ -40,8 +40,6 @@ pub enum BootError {
     Shard(u32, OpenError),
     /// The log of a shard has no space for its first record.
     NoSpace(u32, StoreError),
-    /// Another server took over the log of a shard while this one started.
-    Deposed(u32),
     /// A file or directory of secrets that every user may access.
     Exposed(String),
     /// A file or directory cannot be read or written.
@@ -85,12 +83,6 @@ impl fmt::Display for BootError {
                 write!(
                     f,
                     "there is too little free disk space for the log; free some, and start again: {error} shard={shard}"
-                )
-            }
-            BootError::Deposed(shard) => {
-                write!(
-                    f,
-                    "another server has taken over the log; start this one again to take it back: shard={shard}"
                 )
             }
             BootError::Exposed(text) => f.write_str(text),

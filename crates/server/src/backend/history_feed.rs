@@ -81,7 +81,12 @@ async fn look_up(
             let found = wanted.into_iter().map(|(at, lease)| (at, view.kernel.lease(lease, view.now).ok()));
             found.collect::<Vec<_>>()
         };
-        for (at, lease) in backend.query(shard, read).await? {
+        let found = match backend.query(shard, read).await {
+            // Another server has the shard, and its history.
+            Err(BackendError::Moved(_)) => continue,
+            found => found?,
+        };
+        for (at, lease) in found {
             leases[at] = lease;
         }
     }

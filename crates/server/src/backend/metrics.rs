@@ -139,6 +139,10 @@ metrics! {
         "From handing a batch to the log until it is durable";
     object_operations: Family<OperationLabels, Counter> = Family::default(), "object_requests", None,
         "Requests to the object store, by operation; none for a store on disk";
+    shards_owned: Gauge = Gauge::default(), "shards_owned", None,
+        "Shards whose log this server writes";
+    forwarded: Counter = Counter::default(), "requests_forwarded", None,
+        "Requests that were sent on to the server that owns their shard";
     appended: Counter = Counter::default(), "log_appended", Some(Unit::Bytes), "Records appended";
     hand_offs: Histogram = seconds(), "handoff", Some(Unit::Seconds),
         "From the command that frees a lease until the next waiter has its response";
@@ -264,6 +268,16 @@ impl Metrics {
 
     pub(crate) fn handshake_refused(&self) {
         self.handshakes_refused.inc();
+    }
+
+    /// This many shards are written by this server.
+    pub(crate) fn owned(&self, shards: usize) {
+        self.shards_owned.set(i64::try_from(shards).unwrap_or(i64::MAX));
+    }
+
+    /// A request was sent on to another server.
+    pub(crate) fn forwarded(&self) {
+        self.forwarded.inc();
     }
 
     /// The requests to the object store so far.

@@ -264,6 +264,19 @@ impl Backend {
         self.slots[shard.0 as usize].wake();
     }
 
+    /// Refuses what only the owner of a namespace's shard has in memory; without a namespace, the owner of all shards.
+    pub(crate) fn check_owned(&self, namespace: Option<&Namespace>) -> Result<(), BackendError> {
+        let shards: Vec<Shard> = match namespace {
+            _ if self.cluster.is_none() => return Ok(()),
+            Some(namespace) => vec![self.shard_of(namespace)],
+            None => self.shards().collect(),
+        };
+        shards
+            .into_iter()
+            .find(|shard| !self.owns(*shard))
+            .map_or(Ok(()), |shard| Err(BackendError::Moved(shard)))
+    }
+
     /// Whether this server owns the shard.
     pub(crate) fn owns(&self, shard: Shard) -> bool {
         self.slots[shard.0 as usize].is_owned()

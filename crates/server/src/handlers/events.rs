@@ -27,6 +27,7 @@ use serde::Deserialize;
 use tokio::sync::mpsc;
 use utoipa::IntoParams;
 
+use crate::backend::error::BackendError;
 use crate::backend::event_log::event_buffer::{
     BufferRead, BufferedEvent, EventId, EventKind, Subject, lease_of,
 };
@@ -67,6 +68,7 @@ pub(crate) async fn events(
     if let Some(namespace) = &namespace {
         parse::require_right(&peer, namespace, Right::Read)?;
     }
+    backend.check_owned(namespace.as_ref())?;
     let last_id = last_event_id(&headers)?;
     let subscription =
         Subscription::begin(&backend.subscribers, &peer.identity).ok_or_else(too_many_subscriptions)?;
@@ -142,7 +144,8 @@ impl Follower {
             let is_closed = *closed.borrow_and_update();
             self.send_entries(send).await?;
             self.flush(send).await?;
-            if is_closed {
+            // The client comes back, and is sent to the server that has the shard now.
+            if is_closed || self.backend.check_owned(self.namespace.as_ref()).is_err() {
                 return Err(StreamEnd);
             }
             tokio::select! {
@@ -239,7 +242,11 @@ async fn resolve(backend: &Backend, entries: &[Arc<BufferedEvent>]) -> Result<()
                 let _ = entry.subject.set(subject);
             }
         };
-        backend.query(shard, read).await.map_err(|_| StreamEnd)?;
+        match backend.query(shard, read).await {
+            // Another server has the shard: these entries are of no use to anyone here.
+            Err(BackendError::Moved(_)) => {}
+            result => result.map_err(|_| StreamEnd)?,
+        }
     }
     Ok(())
 }

@@ -58,6 +58,7 @@ pub(crate) async fn metrics(State(backend): State<Arc<Backend>>) -> impl IntoRes
     backend.metrics.ready(unready_reason(&backend).is_none());
     backend.metrics.disk(backend.directory.as_deref().and_then(|path| DiskSpace::of(path).ok()));
     backend.metrics.limits(&backend.limits_in_use());
+    backend.metrics.owned(backend.shards().filter(|shard| backend.owns(*shard)).count());
     backend.metrics.object_requests(backend.object_requests.as_ref());
     backend.metrics.certificates(&backend.certificates.all(), backend.clocks.unix_ms() / 1000);
     ([(header::CONTENT_TYPE, metrics::CONTENT_TYPE)], backend.metrics.text(&shards))

@@ -36,6 +36,7 @@ pub(crate) async fn history(
     let namespace = parse::namespace(query.namespace.as_deref())?;
     parse::require_right(&peer, &namespace, Right::Read)?;
     let resource = parse::resource(&name)?;
+    backend.check_owned(Some(&namespace))?;
     history_feed::catch_up(&backend).await?;
     let now_unix_ms = backend.clocks.unix_ms();
     let read = backend.history.read(HistorySubject::resource(&namespace, &resource), now_unix_ms);

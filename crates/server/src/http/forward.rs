@@ -144,7 +144,10 @@ impl Forwarder {
                 Ok(response) if response.status() == 421 && body.is_some() => {}
                 // The body is gone: its client has to send it again.
                 Ok(response) if response.status() == 421 => return Forwarded::Response(self.refuse(shard)),
-                Ok(response) => return Forwarded::Response(response),
+                Ok(response) => {
+                    self.backend.metrics.forwarded();
+                    return Forwarded::Response(response);
+                }
                 Err(SendError::NotSent) => {}
                 Err(SendError::Indeterminate) if is_harmless => {}
                 Err(SendError::Indeterminate) => {

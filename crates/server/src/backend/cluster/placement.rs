@@ -73,14 +73,16 @@ pub(super) fn surplus(
         owners.iter().filter(|(_, owner)| **owner == server).map(|(shard, _)| *shard).collect();
     // The shards for which this server ranks lowest go first.
     own.sort_by_key(|shard| score(server, *shard));
+    // All servers decide at the same time, from the same records. Above its part, a server gives what exceeds it; within it,
+    // only the first of those with the most shards gives one.
+    let most = loads.values().copied().max().unwrap_or(0);
+    let is_first = loads.iter().find(|(_, load)| **load == most).is_some_and(|(first, _)| *first == server);
     let mut moves = Vec::new();
     for shard in own {
         let own_load = loads[&server];
         let target = ranked(shard, servers, Some(&server)).min_by_key(|other| loads[other]);
-        let Some(target) = target.filter(|target| own_load > part || own_load > loads[target] + 1) else {
-            break;
-        };
-        if loads[&target] + 1 >= own_load {
+        let Some(target) = target.filter(|target| loads[target] + 1 < own_load) else { break };
+        if own_load <= part && (!is_first || !moves.is_empty()) {
             break;
         }
         *loads.get_mut(&server).expect("it is one of them") -= 1;

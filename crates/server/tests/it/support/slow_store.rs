@@ -77,6 +77,7 @@ impl StoreBackend for SlowStore {
         Ok(StoreParts {
             map: SlotMap::ranges(1).expect("one shard"),
             logs: vec![Box::new(Faulty::new(MemoryLog::default(), self.plan()))],
+            shared: None,
             blobs: Arc::new(MemoryBlobs::default()),
             key: StoreKey::new(key),
             object_requests: None,
