@@ -97,15 +97,20 @@ fn the_image_has_this_version_and_its_commands_are_valid() {
 }
 
 #[test]
-fn the_manifest_has_this_version_and_its_commands_are_valid() {
-    let manifest = read("packaging/kubernetes/lockd.yaml");
-    assert_eq!(line(&manifest, "image: "), format!("lockd:{VERSION}"));
+fn the_manifests_have_this_version_and_their_commands_are_valid() {
+    for manifest in ["lockd.yaml", "lockd-bucket.yaml"] {
+        check_manifest(&read(&format!("packaging/kubernetes/{manifest}")));
+    }
+}
+
+fn check_manifest(manifest: &str) {
+    assert_eq!(line(manifest, "image: "), format!("lockd:{VERSION}"));
     let flags = manifest.lines().filter_map(|line| line.trim_start().strip_prefix("- --"));
     let flags: Vec<String> = flags.map(|flag| format!("--{flag}")).collect();
     let arguments: Vec<&str> = ["serve"].into_iter().chain(flags.iter().map(String::as_str)).collect();
     let settings = settings(&arguments);
     let socket = settings["unix"]["value"].as_str().expect("a path");
-    let grace = seconds(line(&manifest, "terminationGracePeriodSeconds: "));
+    let grace = seconds(line(manifest, "terminationGracePeriodSeconds: "));
     assert!(grace > stop_seconds(&settings));
     let probes = manifest.lines().filter_map(|line| line.trim_start().strip_prefix("exec: {command: ["));
     let mut count = 0;

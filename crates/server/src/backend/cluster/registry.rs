@@ -1,7 +1,7 @@
 //! The servers of a bucket, as this server sees them: writes its own record, and watches those of the others.
 //!
-//! One thread overwrites this server's record and reads the others, four times within the silence. What it has seen is
-//! used by the threads of the shards and by requests that have to be forwarded.
+//! One thread overwrites this server's record and reads the others, four times within the silence, and lists them once: a
+//! list costs more than a read, and a new server can wait. What it has seen is used by the threads of the shards and by requests that have to be forwarded.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -31,6 +31,7 @@ pub(crate) struct Registry {
     slots: Vec<Arc<ShardSlot>>,
     state: Mutex<RegistryState>,
     beat: AtomicU64,
+    looks: AtomicU64,
     looked: Condvar,
     /// Notified when the owner of a shard may have changed.
     changed: Condvar,
@@ -83,7 +84,17 @@ impl Registry {
         slots: Vec<Arc<ShardSlot>>,
     ) -> Registry {
         let (state, looked, changed) = (Mutex::default(), Condvar::new(), Condvar::new());
-        Registry { id, silence, objects, slots, state, beat: AtomicU64::new(0), looked, changed }
+        Registry {
+            id,
+            silence,
+            objects,
+            slots,
+            state,
+            beat: AtomicU64::new(0),
+            looks: AtomicU64::new(0),
+            looked,
+            changed,
+        }
     }
 
     pub(crate) fn id(&self) -> ServerId {
@@ -169,15 +180,20 @@ impl Registry {
 
     /// Reads the records of all other servers.
     pub(super) fn look(&self) {
-        let names = match self.list() {
-            Ok(names) => names,
-            Err(error) => {
-                tracing::debug!(%error, "the records of other servers cannot be listed");
-                return;
+        let is_listed = self.looks.fetch_add(1, Ordering::Relaxed).is_multiple_of(u64::from(LOOKS));
+        let servers: Vec<ServerId> = if is_listed {
+            match self.list() {
+                Ok(names) => names.iter().filter_map(|name| ServerId::of_object(name)).collect(),
+                Err(error) => {
+                    tracing::debug!(%error, "the records of other servers cannot be listed");
+                    return;
+                }
             }
+        } else {
+            self.lock().servers.keys().copied().collect()
         };
         let mut seen = BTreeMap::new();
-        for server in names.iter().filter_map(|name| ServerId::of_object(name)).filter(|id| *id != self.id) {
+        for server in servers.into_iter().filter(|id| *id != self.id) {
             // A record that cannot be read has not been seen to change.
             let bytes = self.objects.get_range(&server.object(), 0, RECORD_BYTES_MAX);
             seen.insert(server, bytes.ok().and_then(|bytes| ServerRecord::decode(&bytes)));
