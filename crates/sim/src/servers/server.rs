@@ -16,7 +16,9 @@ use engine::internals::shard::{Shard, StateDigest};
 use engine::internals::uploads::Uploads;
 use engine::waiters::{Attempt, Wait, WaiterConnection};
 use engine::{ReplyTo, Submission, TenureConfig, Unavailable};
-use kernel::{Command, Cursor, Document, Kernel, Limits, Lsn, ResourceName, Span, Store, Time, Version};
+use kernel::{
+    Close, Command, Cursor, Document, Kernel, Limits, Lsn, ResourceName, Span, Store, Time, Version,
+};
 use store::disk::{DiskBlobs, DiskLog, LogOptions};
 use store::object::{ObjectBlobs, ObjectLog, ObjectOptions, Objects, RetryPolicy, UploadOptions, WriterId};
 use store::{BlobStore, ErrorKind, LogReader, LogStore, Seq, StoreError};
@@ -382,9 +384,20 @@ impl Server {
         self.sequencer.close();
     }
 
+    /// Hands the log over to any server: the last record says so. Not to be called without log space.
+    pub fn hand_over(&self) {
+        assert!(self.sequencer.hand_over(Close { to: None }), "it was not closed before");
+    }
+
     /// Whether it has ended.
     pub fn has_ended(&self) -> bool {
-        self.sequencer.has_ended()
+        let has_ended = self.sequencer.has_ended();
+        if has_ended {
+            // Returns at once.
+            self.sequencer.wait_until_ended();
+            assert!(self.sequencer.busy_for().is_none(), "no append is in flight after the end");
+        }
+        has_ended
     }
 
     /// A bug: a query panics, and the turn with it. To be called at rest. Fails unless the sequencer has ended.

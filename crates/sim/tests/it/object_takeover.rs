@@ -161,7 +161,7 @@ fn a_standby_whose_first_append_is_delayed_past_a_truncation_is_deposed() {
     owner.confirm().expect("an object below the floor takes nothing over");
     fill(&mut owner, 50);
     handle.set_partitioned(false);
-    assert_eq!(kind(append_next(&mut late)), ErrorKind::Refused);
+    assert_eq!(kind(append_next(&mut late)), ErrorKind::Gone);
     assert_eq!(kind(append_next(&mut late)), ErrorKind::Taken);
     fill(&mut owner, 60);
     assert_eq!(open(&objects, 3).expect("sound").bounds(), owner.bounds());

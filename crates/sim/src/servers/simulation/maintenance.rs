@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 
 use engine::Reply;
+use engine::observe::LogSpace;
 use kernel::Command;
 use store::{ErrorKind, Seq};
 
@@ -114,7 +115,11 @@ impl ServerSimulation<'_> {
 
     /// A clean stop: every accepted request has its response, and then the server ends.
     pub(super) fn stop(&mut self, server: &mut Server) -> Result<(), ServerError> {
-        server.close(self.rng.one_in(2));
+        if server.health().space == LogSpace::Plenty && self.rng.one_in(3) {
+            server.hand_over();
+        } else {
+            server.close(self.rng.one_in(2));
+        }
         self.run_jobs(server, u64::MAX)?;
         if server.health().is_undecided {
             self.server_ended("killed while stopping");

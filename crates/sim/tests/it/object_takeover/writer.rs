@@ -164,9 +164,12 @@ impl LogSession<'_> {
     fn count_lost(&self, error: &StoreError) {
         match (error.kind, self.log.role()) {
             (ErrorKind::Taken, WriterRole::Behind) => self.thread.count("lost the race"),
+            // A tenure that began below the floor.
+            (ErrorKind::Gone, WriterRole::Deposed) if error.what.contains("during the takeover") => {
+                self.thread.count("stood down");
+            }
             // Another writer's object above the floor, or below it.
             (ErrorKind::Taken | ErrorKind::Gone, WriterRole::Deposed) => self.thread.count("deposed"),
-            (ErrorKind::Refused, WriterRole::Deposed) => self.thread.count("stood down"),
             // It gave up on a batch of unknown outcome, and now has another.
             (ErrorKind::Refused, _) if error.what.contains("outcome of an append is unknown") => {}
             other => panic!("{other:?}: {error}"),

@@ -259,7 +259,7 @@ fn the_object_of_a_late_writer_is_not_read_as_a_batch() {
 
 #[test]
 fn a_floor_above_a_takers_number_deposes_it_and_a_floor_at_its_number_does_not() {
-    for (floor, expected) in [(5, None), (6, Some(ErrorKind::Refused))] {
+    for (floor, expected) in [(5, None), (6, Some(ErrorKind::Gone))] {
         let objects = ScriptedObjects::default();
         let mut owner = objects.open(1, 1);
         fill(&mut owner, 5);
