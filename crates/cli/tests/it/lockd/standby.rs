@@ -19,7 +19,7 @@ use crate::running::until;
 const FAST: [&str; 2] = ["--takeover-silence", "1s"];
 
 /// Numbers the requests of a test run.
-static ACQUIRES: AtomicU64 = AtomicU64::new(0);
+static REQUESTS: AtomicU64 = AtomicU64::new(0);
 
 /// Servers on one bucket, the first of which owns every shard when the others start.
 fn servers(objects: &ObjectServer, dir: &Path, count: usize, flags: &[&str]) -> Vec<Running> {
@@ -30,7 +30,7 @@ fn servers(objects: &ObjectServer, dir: &Path, count: usize, flags: &[&str]) -> 
 fn acquire(address: &str, key: &str) -> (u16, Value) {
     // With an idempotency key, so that it is sent again if the owner changes meanwhile.
     let body = json!({"key": key, "ttl_seconds": 60}).to_string();
-    let number = ACQUIRES.fetch_add(1, Ordering::Relaxed);
+    let number = REQUESTS.fetch_add(1, Ordering::Relaxed);
     let headers = format!("x-idempotency-key: {number}\r\n");
     let (status, body) = request(address, "POST /v1/acquire", &headers, &body).expect("a response");
     (status, serde_json::from_str(&body).expect("JSON"))
@@ -199,7 +199,8 @@ fn count_through(addresses: &[String], key: &str, stop: &AtomicBool, failures: &
     while !stop.load(Ordering::Relaxed) {
         round += 1;
         let call = |name: &str, path: &str, headers: &str, body: &str| {
-            let headers = format!("{headers}x-idempotency-key: {key}-{round}-{name}\r\n");
+            let number = REQUESTS.fetch_add(1, Ordering::Relaxed);
+            let headers = format!("{headers}x-idempotency-key: {number}\r\n");
             let mut last = None;
             for attempt in 0..2 {
                 let address = &addresses[(round + attempt) % addresses.len()];
@@ -375,6 +376,27 @@ fn shards_spread_over_the_servers_and_move_on_when_some_are_killed() {
         let body = json!({"namespace": format!("space-{number}"), "key": "k", "ttl_seconds": 60});
         let (status, reply) = post(&address, "/v1/acquire", &body).expect("a response");
         assert_eq!(status, 200, "{reply}");
+    }
+    assert!(objects.double_wins().is_empty());
+}
+
+/// An upgrade: each server in turn is stopped, and started again.
+#[test]
+fn a_rolling_restart_under_load_fails_no_request_that_is_sent_twice() {
+    let (objects, dir) = (object_server(1), tempfile::tempdir().expect("a directory"));
+    let mut servers = servers(&objects, dir.path(), 3, &["--shards", "4"]);
+    for round in 0..3 {
+        let mut leaving = servers.remove(0);
+        let addresses: Vec<_> = servers.iter().map(|server| server.address.clone()).collect();
+        let (counts, failures) = with_workers(&addresses, || {
+            wait_ms(300);
+            leaving.signal(Signal::TERM);
+            assert_eq!(leaving.exit_status().code(), Some(0));
+            servers.push(serve(&objects, &dir.path().join(format!("r{round}")), &FAST));
+            wait_ms(700);
+        });
+        assert_eq!(failures, Vec::<String>::new(), "round {round}");
+        assert!(counts.values().all(|count| *count > 0), "{counts:?}");
     }
     assert!(objects.double_wins().is_empty());
 }
