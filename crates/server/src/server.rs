@@ -242,9 +242,9 @@ impl Server {
     fn advertise(&self, bound: SocketAddr) {
         let Some(cluster) = &self.backend.cluster else { return };
         let scheme = if self.config.mtls { "https" } else { "http" };
-        let usual = || match bound.ip().is_unspecified() {
-            true => format!("{}:{}", system::host_name(), bound.port()),
-            false => bound.to_string(),
+        let usual = || {
+            let is_any = bound.ip().is_unspecified();
+            if is_any { format!("{}:{}", system::host_name(), bound.port()) } else { bound.to_string() }
         };
         let address = self.config.advertise.clone().unwrap_or_else(usual);
         cluster.registry().advertise(format!("{scheme}://{address}"));

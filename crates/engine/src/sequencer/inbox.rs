@@ -78,8 +78,7 @@ impl Inbox {
     pub(super) fn submit(&self, submission: Submission<ReplyTo>) -> Result<(), (ReplyTo, Unavailable)> {
         reached!();
         let mut state = self.lock();
-        if let Some(why) = &state.closed {
-            let why = why.clone();
+        if let Some(why) = state.closed {
             return Err((submission.to, why));
         }
         let is_request = is_lease_request(&submission);
@@ -96,8 +95,8 @@ impl Inbox {
     pub(super) fn query(&self, query: Query) -> Result<(), Unavailable> {
         reached!();
         let mut state = self.lock();
-        if let Some(why) = &state.closed {
-            return Err(why.clone());
+        if let Some(why) = state.closed {
+            return Err(why);
         }
         if state.queries.len() >= self.max {
             return Err(Unavailable::Busy);

@@ -65,16 +65,13 @@ pub fn open(
     let threads = if shared.is_some() { map.shards() as usize + APPENDS_BESIDE } else { 0 };
     let executor: Arc<dyn Executor> = Arc::new(Workers::with_appends(threads));
     let environment = ShardEnvironment { environment, executor: &executor, observer };
-    let (slots, cluster) = match shared {
-        Some(shared) => {
-            let cluster = join_cluster(shared, &map, blobs, options, environment)?;
-            (cluster.slots().to_vec(), Some(Arc::new(cluster)))
-        }
-        None => {
-            let start = |(number, log)| start(number, &map, log, &blobs, options, environment);
-            let slot = |engine: Result<_, _>| engine.map(|engine| Arc::new(ShardSlot::owned(engine)));
-            ((0..).zip(logs).map(start).map(slot).collect::<Result<Vec<_>, _>>()?, None)
-        }
+    let (slots, cluster) = if let Some(shared) = shared {
+        let cluster = join_cluster(shared, &map, blobs, options, environment)?;
+        (cluster.slots().to_vec(), Some(Arc::new(cluster)))
+    } else {
+        let start = |(number, log)| start(number, &map, log, &blobs, options, environment);
+        let slot = |engine: Result<_, _>| engine.map(|engine| Arc::new(ShardSlot::owned(engine)));
+        ((0..).zip(logs).map(start).map(slot).collect::<Result<Vec<_>, _>>()?, None)
     };
     Ok(OpenStore { slots, cluster, key, map, torn_tails, object_requests, guard })
 }

@@ -16,7 +16,7 @@ use std::time::Duration;
 use api::{Code, Refusal, path};
 use axum::body::{Body, Bytes};
 use axum::extract::State;
-use axum::http::{Method, Request, Version};
+use axum::http::{HeaderValue, Method, Request, Version};
 use axum::response::{IntoResponse, Response};
 use axum::{BoxError, Extension, Router};
 use http_body::Body as _;
@@ -185,13 +185,13 @@ impl ConnectionContext {
         }
         if request.headers().contains_key(FORWARDED) {
             return match self.forwarded_peer(&request) {
-                Ok(peer) => self.dispatch(&peer, request).await,
+                Ok(peer) => Box::pin(async move { self.dispatch(&peer, request).await }).await,
                 Err(refusal) => RefusalResponse(refusal).into_response(),
             };
         }
         match &self.forwarder {
             // Also a server that owns every shard: it may just have lost one.
-            Some(forwarder) => self.dispatch_or_forward(forwarder, request).await,
+            Some(forwarder) => Box::pin(self.dispatch_or_forward(forwarder, request)).await,
             None => self.dispatch(&self.peer, request).await,
         }
     }
@@ -205,7 +205,7 @@ impl ConnectionContext {
                 "only servers forward requests: header=X-Lockd-Forwarded",
             ));
         }
-        let header = request.headers().get(FORWARDED).map(|value| value.as_bytes()).unwrap_or_default();
+        let header = request.headers().get(FORWARDED).map(HeaderValue::as_bytes).unwrap_or_default();
         let malformed = || Refusal::new(Code::InvalidBody, "malformed header: header=X-Lockd-Forwarded");
         let forwarded = ForwardedPeer::decode(header).ok_or_else(malformed)?;
         if revocation.is_revoked(forwarded.serial.as_deref()) {
@@ -224,8 +224,8 @@ impl ConnectionContext {
         if let Some(shard) = self.upload_elsewhere(&request).filter(|_| !is_short) {
             let (head, body) = request.into_parts();
             let body = Body::new(TimedBody::new(body, self.body_limits, &self.peer.connection));
-            let forwarded = forwarder.forward(&self.peer, shard, &head, ForwardBody::Stream(body)).await;
-            return match forwarded {
+            let sent = forwarder.forward(&self.peer, shard, &head, ForwardBody::Stream(body)).await;
+            return match sent {
                 Forwarded::Response(response) => response,
                 Forwarded::Local => RefusalResponse(refusals::moved(shard)).into_response(),
             };
@@ -246,9 +246,8 @@ impl ConnectionContext {
             let request = Request::from_parts(head.clone(), Full::new(body.clone()));
             let response = self.dispatch(&self.peer, request).await;
             let Some(shard) = moved_shard(&response) else { return response };
-            let forwarded =
-                forwarder.forward(&self.peer, shard, &head, ForwardBody::Bytes(body.clone())).await;
-            if let Forwarded::Response(response) = forwarded {
+            let sent = forwarder.forward(&self.peer, shard, &head, ForwardBody::Bytes(body.clone())).await;
+            if let Forwarded::Response(response) = sent {
                 return response;
             }
         }

@@ -199,9 +199,8 @@ impl Forwarder {
         loop {
             tokio::select! {
                 response = &mut sent => {
-                    return response.map(presented).map_err(|error| match error.is_connect() {
-                        true => SendError::NotSent,
-                        false => SendError::Indeterminate,
+                    return response.map(presented).map_err(|error| {
+                        if error.is_connect() { SendError::NotSent } else { SendError::Indeterminate }
                     });
                 }
                 () = tokio::time::sleep(OWNER_POLL) => {

@@ -30,7 +30,7 @@ impl ForwardedPeer {
             identity: peer.identity.as_str().to_string(),
             role: peer.role.as_str().to_string(),
             rights: peer.rights.iter().map(|rights| rights.to_string()).collect(),
-            serial: peer.connection.serial().map(|serial| serial.to_string()),
+            serial: peer.connection.serial().map(ToString::to_string),
             by: format!("{by:032x}"),
         }
     }

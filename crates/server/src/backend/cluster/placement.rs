@@ -45,7 +45,9 @@ pub(super) fn follower_rank(
         if number == shard {
             return within.iter().position(|ranked| *ranked == server);
         }
-        within.into_iter().for_each(|server| *loads.entry(server).or_default() += 1);
+        for server in within {
+            *loads.entry(server).or_default() += 1;
+        }
     }
     None
 }
