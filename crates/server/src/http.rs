@@ -18,6 +18,7 @@ mod browser_guard;
 pub mod connection;
 mod observer;
 mod response_budget;
+mod body_budget;
 pub mod router;
 mod calls;
 mod ui;
