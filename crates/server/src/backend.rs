@@ -17,6 +17,7 @@ pub(crate) mod bulk;
 pub(crate) mod agents;
 pub mod memory_plan;
 pub(crate) mod byte_budget;
+pub(crate) mod turns;
 pub(crate) mod upload;
 pub(crate) mod download;
 pub(crate) mod audit_log;

@@ -20,6 +20,7 @@ pub(crate) mod forward;
 pub mod connection;
 mod observer;
 mod response_budget;
+mod body_budget;
 pub mod router;
 mod calls;
 mod ui;

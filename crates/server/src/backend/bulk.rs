@@ -82,15 +82,29 @@ pub(crate) async fn leases_elsewhere(
     Ok(elsewhere)
 }
 
-/// Reads leases of one shard, at most [`CHUNK`], and the moment at which they were read.
+/// Reads leases of one shard, at most [`CHUNK`], and the moment at which they were read. Those behind `bytes_max` bytes of
+/// names are left out; the first is always read.
 pub(crate) async fn read_leases(
     backend: &Backend,
     shard: Shard,
     leases: Vec<LeaseId>,
+    bytes_max: usize,
 ) -> Result<(Vec<Result<LeaseView, Rejection>>, Moment), BackendError> {
     let query = move |view: &ShardView<'_>| {
-        let leases = leases.iter().map(|lease| view.kernel.lease(*lease, view.now)).collect();
-        (leases, view.moment)
+        let (mut views, mut bytes) = (Vec::new(), 0);
+        for lease in leases {
+            if !views.is_empty() && bytes >= bytes_max {
+                break;
+            }
+            let lease = view.kernel.lease(lease, view.now);
+            bytes += lease.as_ref().map_or(0, name_bytes);
+            views.push(lease);
+        }
+        (views, view.moment)
     };
     backend.query(shard, query).await
+}
+
+fn name_bytes(lease: &LeaseView) -> usize {
+    lease.members.iter().map(|member| member.resource.name().len()).sum()
 }

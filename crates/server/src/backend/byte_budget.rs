@@ -46,23 +46,14 @@ impl ByteBudget {
     /// Takes bytes, unless that would exceed the share, of all or of the identity. A single request may take more than
     /// its identity's share if it is the only one: no limit makes a document unreadable.
     pub(crate) fn take(&self, identity: &Identity, bytes: u64) -> Result<TakenGuard, ExceededLimit> {
-        let BudgetState { names, share, .. } = &*self.0;
-        let mut taken = self.taken();
-        let mine = taken.identities.get(identity).copied().unwrap_or_default();
-        let share =
-            if planted!(BudgetUnlimited) { &Share { all: u64::MAX, per_identity: u64::MAX } } else { share };
-        if mine > 0 && mine + bytes > share.per_identity {
-            return Err(ExceededLimit { name: names.1, max: share.per_identity, is_own: true });
-        }
-        if taken.all > 0 && taken.all + bytes > share.all {
-            return Err(ExceededLimit { name: names.0, max: share.all, is_own: false });
-        }
-        taken.all += bytes;
-        // An entry has at least one byte: it is removed with the last.
-        if bytes > 0 {
-            *taken.identities.entry(identity.clone()).or_default() += bytes;
-        }
-        Ok(TakenGuard { budget: self.clone(), identity: identity.clone(), bytes })
+        let mut guard = self.nothing(identity);
+        guard.grow(bytes)?;
+        Ok(guard)
+    }
+
+    /// A guard that may grow.
+    pub(crate) fn nothing(&self, identity: &Identity) -> TakenGuard {
+        TakenGuard { budget: self.clone(), identity: identity.clone(), bytes: 0 }
     }
 
     /// The name of the limit in all, the bytes taken by all, and the limit.
@@ -78,6 +69,31 @@ impl ByteBudget {
 
     fn taken(&self) -> MutexGuard<'_, TakenBytes> {
         self.0.taken.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl TakenGuard {
+    /// Takes more bytes, as [`ByteBudget::take`] does.
+    pub(crate) fn grow(&mut self, bytes: u64) -> Result<(), ExceededLimit> {
+        let BudgetState { names, share, .. } = &*self.budget.0;
+        let mut taken = self.budget.taken();
+        let mine = taken.identities.get(&self.identity).copied().unwrap_or_default();
+        let share =
+            if planted!(BudgetUnlimited) { &Share { all: u64::MAX, per_identity: u64::MAX } } else { share };
+        if mine > self.bytes && mine + bytes > share.per_identity {
+            return Err(ExceededLimit { name: names.1, max: share.per_identity, is_own: true });
+        }
+        if taken.all > self.bytes && taken.all + bytes > share.all {
+            return Err(ExceededLimit { name: names.0, max: share.all, is_own: false });
+        }
+        taken.all += bytes;
+        // An entry has at least one byte: it is removed with the last.
+        if bytes > 0 {
+            *taken.identities.entry(self.identity.clone()).or_default() += bytes;
+        }
+        drop(taken);
+        self.bytes += bytes;
+        Ok(())
     }
 }
 
@@ -162,6 +178,22 @@ mod tests {
         let some = budget.take(&ada, 10).expect("within");
         drop(first);
         drop(some);
+        drop(second);
+        assert_eq!(budget.in_use(), 0);
+    }
+
+    /// Two bodies that grow share the part of their identity; the first alone may exceed it.
+    #[test]
+    fn a_guard_grows_as_if_it_had_been_taken_at_once() {
+        let budget = ByteBudget::new(("all", "mine"), Share { all: 100, per_identity: 40 });
+        let ada = identity("ada");
+        let (mut first, mut second) = (budget.nothing(&ada), budget.nothing(&ada));
+        first.grow(50).expect("alone");
+        let refused = second.grow(1).expect_err("beyond");
+        assert_eq!(refused, ExceededLimit { name: "mine", max: 40, is_own: true });
+        drop(first);
+        second.grow(40).expect("within");
+        assert_eq!(budget.in_use(), 40);
         drop(second);
         assert_eq!(budget.in_use(), 0);
     }

@@ -27,6 +27,7 @@ use crate::backend::memory_plan::Share;
 use crate::backend::metrics::Metrics;
 use crate::backend::moment::{Clocks, Moment};
 use crate::backend::store::{StoreGuard, TornTail};
+use crate::backend::turns::Turns;
 use crate::peer::PeerConnection;
 
 /// Defaults and limits of requests.
@@ -123,6 +124,8 @@ pub struct Backend {
     pub(crate) requests: ByteBudget,
     /// Memory for refusals of HTTP/2 requests that wait to be sent.
     pub(crate) request_refusals: ByteBudget,
+    /// The expensive steps of each identity, one at a time.
+    pub(crate) turns: Turns,
     /// The most rows that one query has visited.
     query_rows_max: Arc<AtomicU64>,
     /// Dropped last: another process may open the store once its shards have ended.
@@ -190,6 +193,7 @@ impl Backend {
             responses: ByteBudget::new(RESPONSE_LIMITS, settings.responses),
             requests: ByteBudget::new(REQUEST_LIMITS, settings.requests),
             request_refusals: ByteBudget::new(REFUSAL_LIMITS, settings.request_refusals),
+            turns: Turns::default(),
             query_rows_max: Arc::default(),
             _guard: guard,
         }

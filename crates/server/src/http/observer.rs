@@ -5,7 +5,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use api::{Code, Refusal};
+use api::{Code, Refusal, path};
 use axum::body::Body;
 use axum::extract::{MatchedPath, State};
 use axum::http::{HeaderValue, Method, Request};
@@ -20,6 +20,7 @@ use crate::act_target::{ActTarget, TargetSlot};
 use crate::backend::audit_log::RefusedAct;
 use crate::backend::metrics::RouteMetrics;
 use crate::backend::shards::Backend;
+use crate::http::body_budget::BodyMemory;
 use crate::http::openapi::ApiCall;
 use crate::http::refusal_log::RequestRefusalLog;
 use crate::http::ui;
@@ -64,10 +65,15 @@ pub(crate) async fn observe(
     let route = path.and_then(|path| observer.routes.get(path.as_str())).unwrap_or(&observer.unknown);
     let (info, checked) = RequestInfo::new(&request, route.path, request.extensions().get::<Peer>());
     let act = observer.operator_act(&mut request, route.path);
+    let memory = observer.body_memory(&request, route.path);
     let response = match checked.and_then(|()| observer.check_query(&request, route.path)) {
-        Ok(()) => as_api_error(next.run(request).instrument(info.span.clone()).await).await,
+        Ok(()) => {
+            let request = memory.iter().fold(request, |request, memory| memory.count(request));
+            as_api_error(next.run(request).instrument(info.span.clone()).await).await
+        }
         Err(refusal) => RefusalResponse(refusal).into_response(),
     };
+    let response = memory.iter().fold(response, |response, memory| memory.refuse(response));
     if let Some(act) = act {
         act.log(&response, info.correlation.as_ref());
         act.audit(&observer.backend, &response, info.correlation.as_ref());
@@ -204,6 +210,12 @@ impl RequestObserver {
         route.responded(&self.backend.metrics, status, took);
         tracing::debug!(parent: &span, status, code = code.map(Code::as_str), ms = took.as_secs_f64() * 1000.0, "responded");
         response
+    }
+
+    /// The memory of the body; `None` if its handler counts it, or has no peer to serve.
+    fn body_memory(&self, request: &Request<Body>, route: &str) -> Option<BodyMemory> {
+        let peer = request.extensions().get::<Peer>().filter(|_| route != path::UPDATE_STATE)?;
+        Some(BodyMemory::new(&self.backend.request_bodies, &peer.identity))
     }
 
     /// The act, if an operator sends one. Every request for one gets a slot for its target.

@@ -49,6 +49,15 @@ impl<T: DeserializeOwned> FromRequest<Arc<Backend>> for BulkBody<T> {
     }
 }
 
+/// Checks the number of leases in a request.
+pub(crate) fn check_length(ids: &[String]) -> Result<(), Refusal> {
+    if ids.is_empty() || ids.len() > Bulk::MAX {
+        let detail = format!("lease_ids is empty or longer than the limit: max={}", Bulk::MAX);
+        return Err(Refusal::new(Code::InvalidBody, detail));
+    }
+    Ok(())
+}
+
 /// A well-formed bulk request. Each credential is accepted or refused on its own.
 pub(crate) struct BulkRequest {
     pub(crate) peer: Peer,
@@ -70,10 +79,7 @@ impl BulkRequest {
         BulkBody { peer, headers, body }: BulkBody<Bulk>,
     ) -> Result<BulkRequest, Refusal> {
         let Bulk { namespace, agent_id, lease_ids: ids } = body;
-        if ids.is_empty() || ids.len() > Bulk::MAX {
-            let detail = format!("lease_ids is empty or longer than the limit: max={}", Bulk::MAX);
-            return Err(Refusal::new(Code::InvalidBody, detail));
-        }
+        check_length(&ids)?;
         let is_namespace_named = namespace.is_some();
         let namespace = parse::namespace(namespace.as_deref())?;
         let agent = agent_id.as_deref().map(parse::agent).transpose()?;

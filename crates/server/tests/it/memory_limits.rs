@@ -4,8 +4,9 @@
 use std::time::Duration;
 
 use axum::body::{Body, Bytes, to_bytes};
-use axum::http::Request;
+use axum::http::{Request, request};
 use axum::{Extension, Router};
+use http_body_util::BodyExt as _;
 use http_body_util::channel::Channel;
 use identity::{Rights, Role};
 use kernel::Identity;
@@ -69,8 +70,13 @@ impl SmallServer {
 
     /// Begins an upload of a long document, and never ends it.
     fn begin_upload(&self, name: &str, key: &str, lease: &str) -> tokio::task::JoinHandle<(u16, Value)> {
-        let (mut sender, body) = Channel::<Bytes>::new(1);
         let request = Request::post(format!("/v1/update_state?key={key}")).header("x-lease-id", lease);
+        self.begin(name, request)
+    }
+
+    /// Sends a megabyte of a body, and never the rest.
+    fn begin(&self, name: &str, request: request::Builder) -> tokio::task::JoinHandle<(u16, Value)> {
+        let (mut sender, body) = Channel::<Bytes>::new(1);
         let request = request.body(Body::new(body)).expect("a request");
         let router = self.router_of(name);
         tokio::spawn(async move {
@@ -150,6 +156,24 @@ async fn an_upload_under_the_lease_of_another_identity_stores_nothing() {
     assert_eq!(server.blobs(), 0);
 }
 
+/// Only the bodies of documents were counted: hundreds of requests that sent two megabytes of JSON each, and never the
+/// rest, occupied hundreds of megabytes.
+#[tokio::test]
+async fn bodies_that_never_end_have_a_limit_of_bytes() {
+    let server = SmallServer::start();
+    for path in ["/v1/leases/heartbeat", "/v1/manifest", "/v1/acquire"] {
+        let first = server.begin("ada", Request::post(path));
+        let second = server.begin("ada", Request::post(path));
+        let refused = within("one of them is refused", async {
+            tokio::select! { reply = first => reply, reply = second => reply }
+        });
+        let refused = refused.await.expect("a reply");
+        let name = "request_body_bytes_per_identity_max";
+        assert!(is_limit(&refused, 429, "quota_exceeded", name), "{path}: {refused:?}");
+        server.acquire("bob", path).await;
+    }
+}
+
 /// 150 uploads at once on one connection occupied 120 MB, and as many files.
 #[tokio::test]
 async fn uploads_of_one_identity_have_a_limit_of_bytes() {
@@ -224,6 +248,35 @@ async fn a_reconcile_is_cut_by_bytes() {
     let shown = results.iter().filter(|result| result["ok"] == true).count();
     assert!((10..200).contains(&shown), "{shown} leases in {} bytes", body.len());
     assert_eq!(results[999]["error"], "throttled", "the rest is left out, and says so");
+}
+
+/// The response was built whole: twelve megabytes in memory, and a thread of the server busy with nothing else.
+#[tokio::test]
+async fn a_reconcile_is_sent_in_parts_and_counts_until_it_is_read() {
+    let share = Share { all: 4 << 20, per_identity: 3 << 19 };
+    let limits = RequestLimits { responses: share, ..RequestLimits::default() };
+    let server = support::Server::with_limits(limits);
+    let lease = server.acquire(large("p")).await;
+    let ids: Vec<&Value> = std::iter::repeat_n(&lease["lease_id"], 100).collect();
+    let body = json!({"lease_ids": ids}).to_string();
+    let first = server.unread("/v1/leases/reconcile", &body).await;
+    let second = server.unread("/v1/leases/reconcile", &body).await;
+    let refused = server.unread("/v1/leases/reconcile", &body).await;
+    assert_eq!(
+        (first.status().as_u16(), second.status().as_u16(), refused.status().as_u16()),
+        (200, 200, 429)
+    );
+    drop((second, refused));
+    let (mut body, mut longest, mut frames, mut json) = (first.into_body(), 0, 0, Vec::new());
+    while let Some(frame) = within("the next part", body.frame()).await {
+        let data = frame.expect("a body").into_data().expect("data");
+        (longest, frames) = (longest.max(data.len()), frames + 1);
+        json.extend_from_slice(&data);
+    }
+    let results: Value = serde_json::from_slice(&json).expect("JSON");
+    let results = results["results"].as_array().expect("results");
+    assert!(results.len() == 100 && results.iter().all(|result| result["valid"] == true));
+    assert!(longest < 256 << 10 && frames > 20, "{frames} parts of up to {longest} bytes");
 }
 
 /// A page of leases with long names was 73 MB.

@@ -3,6 +3,8 @@
 use std::io::{ErrorKind, Read, Write};
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::Duration;
 
 use tokio_rustls::rustls::HandshakeKind;
 
@@ -180,6 +182,33 @@ fn waiters_of_a_revoked_client_are_dismissed_and_granted_nothing() {
         let mut other = world.server.connect(&good);
         acquire(&mut other, &format!(r#"{{"key":"{key}"}}"#));
     }
+}
+
+/// A certificate that is refused is 14, not the 12 of an expired lease: renewing or waiting does not help.
+#[test]
+fn lockd_run_of_a_revoked_client_ends_its_command_and_is_denied() {
+    let world = World::new(&[]);
+    let revoked = world.client("revoked");
+    let mut command = Command::new(assert_cmd::cargo::cargo_bin!("lockd"));
+    command.args(["run", "--key", "k", "--ttl", "4s", "--grace", "500ms"]);
+    command.args(["--server", &world.server.address, "--identity", text(&revoked)]);
+    let started = world.path("started");
+    command.args(["--", "sh", "-c", "touch \"$0\"; exec sleep 60", text(&started)]);
+    let mut child = command.stderr(Stdio::piped()).spawn().expect("it runs");
+    for _ in 0..1000 {
+        if started.exists() {
+            break;
+        }
+        std::thread::park_timeout(Duration::from_millis(10));
+    }
+    assert!(started.exists(), "the command runs");
+    world.revoke(&revoked);
+    let (code, said) = world.reload();
+    assert_eq!(code, 0, "{said}");
+    let mut said = String::new();
+    child.stderr.take().expect("piped").read_to_string(&mut said).expect("text");
+    assert_eq!(child.wait().expect("ours").code(), Some(14), "{said}");
+    assert!(said.contains("the lease was lost while the command ran") && said.contains("revoked"), "{said}");
 }
 
 /// An upload that had begun before its client was revoked was committed after it.

@@ -237,18 +237,45 @@ impl Connection {
         self.response(first.to_vec())
     }
 
-    /// Reads a response of which `head` was read already.
-    fn response(&mut self, mut head: Vec<u8>) -> Option<(u16, String)> {
-        while !head.ends_with(b"\r\n\r\n") {
+    fn read_until(&mut self, text: &mut Vec<u8>, end: &[u8]) -> Option<()> {
+        while !text.ends_with(end) {
             let mut byte = [0];
             self.0.read_exact(&mut byte).ok()?;
-            head.push(byte[0]);
+            text.push(byte[0]);
         }
+        Some(())
+    }
+
+    /// Reads a body of unknown length.
+    fn chunks(&mut self) -> Option<Vec<u8>> {
+        let mut body = Vec::new();
+        loop {
+            let mut line = Vec::new();
+            self.read_until(&mut line, b"\r\n")?;
+            let line = String::from_utf8(line).expect("text");
+            let length = usize::from_str_radix(line.trim(), 16).expect("a length");
+            let mut chunk = vec![0; length + 2];
+            self.0.read_exact(&mut chunk).ok()?;
+            body.extend_from_slice(&chunk[..length]);
+            if length == 0 {
+                return Some(body);
+            }
+        }
+    }
+
+    /// Reads a response of which `head` was read already.
+    fn response(&mut self, mut head: Vec<u8>) -> Option<(u16, String)> {
+        self.read_until(&mut head, b"\r\n\r\n")?;
         let head = String::from_utf8(head).expect("text").to_lowercase();
         let number = |text: &str| text.trim().parse::<usize>().expect("a number");
         let length = head.lines().find_map(|line| line.strip_prefix("content-length:")).map_or(0, number);
-        let mut body = vec![0; length];
-        self.0.read_exact(&mut body).ok()?;
+        let body = if head.contains("transfer-encoding: chunked") {
+            self.chunks()?
+        } else {
+            let mut body = vec![0; length];
+            self.0.read_exact(&mut body).ok()?;
+            body
+        };
         let status = head.split(' ').nth(1).expect("a status").parse().expect("a number");
         Some((status, String::from_utf8(body).expect("text")))
     }
