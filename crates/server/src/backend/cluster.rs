@@ -106,11 +106,21 @@ impl Cluster {
         self.slots.iter().for_each(|slot| slot.wake());
         self.registry.wake();
         let threads = std::mem::take(&mut *self.threads.lock().unwrap_or_else(PoisonError::into_inner));
+        if threads.is_empty() {
+            return;
+        }
         for thread in threads {
             // A panic of the thread was reported by the panic hook.
             let _ = thread.join();
         }
         self.registry.withdraw();
+    }
+}
+
+impl Drop for Cluster {
+    /// A program that drops its server without stopping it must not leave an owner behind.
+    fn drop(&mut self) {
+        self.stop();
     }
 }
 
