@@ -244,7 +244,8 @@ mod tests {
                     | "s3-endpoint"
                     | "s3-kms-key-id"
                     | "s3-credential-process"
-                    | "s3-ca-file",
+                    | "s3-ca-file"
+                    | "advertise",
                     _,
                 ) => continue,
                 (_, text) => text,
