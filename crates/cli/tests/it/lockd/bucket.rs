@@ -16,7 +16,7 @@ use crate::lockd::serve::Running;
 use crate::lockd::support::lockd;
 use crate::running::until;
 
-const CREDENTIALS: &str = r#"echo '{"Version":1,"AccessKeyId":"id","SecretAccessKey":"secret","SessionToken":null,"Expiration":null}'"#;
+pub(super) const CREDENTIALS: &str = r#"echo '{"Version":1,"AccessKeyId":"id","SecretAccessKey":"secret","SessionToken":null,"Expiration":null}'"#;
 
 /// An object store with one bucket.
 fn object_server(latency_ms: u64) -> ObjectServer {
@@ -29,15 +29,19 @@ fn object_server(latency_ms: u64) -> ObjectServer {
 
 /// Starts a server whose store is in the bucket.
 fn serve(objects: &ObjectServer, data: &Path, flags: &[&str]) -> Running {
-    let endpoint = objects.endpoint();
+    serve_at(&objects.endpoint(), data, flags)
+}
+
+/// The same for the object store at an endpoint.
+pub(super) fn serve_at(endpoint: &str, data: &Path, flags: &[&str]) -> Running {
     let mut args = vec!["--mtls=false", "--store", "s3://locks/test", "--s3-region", "us-east-1"];
-    args.extend(["--s3-endpoint", endpoint.as_str(), "--s3-credential-process", CREDENTIALS]);
+    args.extend(["--s3-endpoint", endpoint, "--s3-credential-process", CREDENTIALS]);
     args.extend(flags);
     Running::start(data, &args)
 }
 
 /// The response to a request; `None` if the server is gone, or closes the connection.
-fn request(address: &str, head: &str, headers: &str, body: &str) -> Option<(u16, String)> {
+pub(super) fn request(address: &str, head: &str, headers: &str, body: &str) -> Option<(u16, String)> {
     let length = body.len();
     let request = format!(
         "{head} HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\nconnection: close\r\n{headers}\
@@ -53,7 +57,7 @@ fn request(address: &str, head: &str, headers: &str, body: &str) -> Option<(u16,
     Some((status, body.to_string()))
 }
 
-fn post(address: &str, path: &str, body: &Value) -> Option<(u16, Value)> {
+pub(super) fn post(address: &str, path: &str, body: &Value) -> Option<(u16, Value)> {
     let (status, body) = request(address, &format!("POST {path}"), "", &body.to_string())?;
     Some((status, serde_json::from_str(&body).ok()?))
 }
@@ -82,7 +86,7 @@ fn count_in_document(address: &str, key: &str, first: u64, stop: &AtomicBool) ->
     (acknowledged, token)
 }
 
-fn document(address: &str, key: &str) -> u64 {
+pub(super) fn document(address: &str, key: &str) -> u64 {
     let path = format!("GET /v1/get_state?key={key}&public=1");
     match request(address, &path, "", "") {
         Some((200, body)) => {
@@ -94,7 +98,7 @@ fn document(address: &str, key: &str) -> u64 {
 }
 
 /// Runs workers until `during` returns. What each was acknowledged last, by key.
-fn with_workers<T>(
+pub(super) fn with_workers<T>(
     address: &str,
     before: &BTreeMap<String, u64>,
     during: impl FnOnce() -> T,
@@ -120,7 +124,7 @@ fn with_workers<T>(
 }
 
 /// Nothing that was acknowledged is lost, and at most one write without a response was applied.
-fn check_documents(address: &str, counted: &BTreeMap<String, u64>) {
+pub(super) fn check_documents(address: &str, counted: &BTreeMap<String, u64>) {
     for (key, acknowledged) in counted {
         let found = document(address, key);
         assert!(
@@ -130,7 +134,7 @@ fn check_documents(address: &str, counted: &BTreeMap<String, u64>) {
     }
 }
 
-fn wait_ms(ms: u64) {
+pub(super) fn wait_ms(ms: u64) {
     SystemClock::new().wait(ms);
 }
 
