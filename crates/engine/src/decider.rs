@@ -14,6 +14,8 @@
 //!
 //! **What is absent.** Waiters: the decider only reports the resources that its commands freed.
 
+use std::sync::Arc;
+
 use kernel::{
     Action, Bundle, Command, Event, Identity, Kernel, Limits, Lsn, Member, Metadata, Namespace, Open,
     Outcome, Rejection, ResourceName, Shard, Slots, Span, Store, Time,
@@ -24,6 +26,7 @@ use crate::audit::{AuditEntry, entries_of};
 use crate::clock::{Clock, Stamps, WrongClock, opening_lsn, reading};
 pub use crate::decision::{Advice, Blocked, ContentionEvent, ContentionOutcome, Decision};
 use crate::documents::DocumentLocation;
+use crate::inline_documents::DocumentPositions;
 use crate::origin::Origin;
 use crate::record::{BATCH_HEADER, BATCH_RECORDS_MAX, Record, begin_batch, encode_record, seal_batch};
 
@@ -46,6 +49,8 @@ pub struct Decider {
     watches_freed: bool,
     /// Resources that were freed and not taken yet, in order.
     freed: Vec<FreedResources>,
+    /// Where the positions of documents are noted.
+    positions: Option<Arc<DocumentPositions>>,
 }
 
 /// The resources of a lease that ended.
@@ -158,6 +163,7 @@ impl Decider {
             audit: Vec::new(),
             watches_freed: false,
             freed: Vec::new(),
+            positions: None,
         };
         let command = Command::internal(Action::Open(open));
         let outcome = decider.apply(stamps.opened_at(), &command, &Origin::default(), None);
@@ -254,6 +260,11 @@ impl Decider {
         self.is_audited = true;
     }
 
+    /// Notes from here on where the documents of records are in their batches.
+    pub(crate) fn set_positions(&mut self, positions: Arc<DocumentPositions>) {
+        self.positions = Some(positions);
+    }
+
     /// The audit entries of the current batch, to be published when it is durable.
     pub(crate) fn take_audit(&mut self) -> Vec<AuditEntry> {
         std::mem::take(&mut self.audit)
@@ -305,6 +316,9 @@ impl Decider {
             }
             if !(planted!(TickUnlogged) && matches!(command.action, Action::Tick)) {
                 encode_record(&mut self.batch, lsn, now, origin.correlation, command, document);
+            }
+            if let (Some(positions), Some(_)) = (&self.positions, document) {
+                positions.note(lsn, self.batch.len());
             }
             self.first.get_or_insert(lsn);
             self.next_lsn = Lsn(lsn.0 + 1);

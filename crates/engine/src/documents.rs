@@ -5,7 +5,7 @@
 //! Longer documents are blobs, named after the shard and the term in which they were written.
 
 use kernel::{Location, Lsn, Shard};
-use store::{BlobName, ErrorKind, LogReader, StoreError};
+use store::{Batch, BlobName, ErrorKind, LogReader, StoreError};
 
 use crate::record::document_in;
 
@@ -91,7 +91,11 @@ impl BlobId {
 /// Reads the document in the record at `lsn`. [`ErrorKind::Gone`] if it has been relocated since: look up its
 /// location again.
 pub fn read_inline(reader: &mut dyn LogReader, lsn: Lsn) -> Result<Vec<u8>, StoreError> {
-    let batch = reader.read_lsn(store::Lsn(lsn.0))?;
+    document_of_batch(&reader.read_lsn(store::Lsn(lsn.0))?, lsn)
+}
+
+/// The document in the record at `lsn` of a batch.
+pub(crate) fn document_of_batch(batch: &Batch, lsn: Lsn) -> Result<Vec<u8>, StoreError> {
     let found = document_in(&batch.payload, lsn).map_err(|error| {
         let what = format!("a batch of the log cannot be decoded: {error} seq={}", batch.seq.0);
         StoreError::new(ErrorKind::Damaged, what)

@@ -7,12 +7,11 @@ mod maintenance;
 mod tasks;
 
 use std::fmt;
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
-use kernel::{Event, Location, Lsn, Shard, Span};
-use store::{BlobStore, LogReader, LogStore, Seq, StoreError};
+use kernel::{Document, Event, Location, Lsn, Shard, Span};
+use store::{BlobStore, LogStore, Seq, StoreError};
 
 use self::maintenance::Maintenance;
 use self::tasks::{Task, TaskQueue};
@@ -21,9 +20,10 @@ use crate::checkpoint::Mark;
 use crate::clock::{Clock, WrongClock};
 use crate::decider::{Decider, TenureConfig};
 use crate::decision::ContentionEvent;
-use crate::documents::{BlobId, DocumentLocation, Term, read_inline};
+use crate::documents::{BlobId, DocumentLocation, Term};
 use crate::executor::Executor;
 use crate::follower::Follower;
+use crate::inline_documents::InlineReaders;
 use crate::memory::MemoryBudget;
 use crate::recovery::{DamagedSnapshot, Recovered, RecoveryError, unsaved};
 use crate::sequencer::{
@@ -227,7 +227,7 @@ impl RecoverySummary {
 pub struct Engine {
     recovery: RecoverySummary,
     sequencer: Arc<Sequencer>,
-    readers: Readers,
+    readers: InlineReaders,
     blobs: Arc<dyn BlobStore>,
     uploads: Uploads,
     tasks: TaskQueue,
@@ -267,7 +267,7 @@ impl Engine {
         let term = decider.kernel().tenure().expect("it has just been opened").open.term;
         let uploads = Uploads::new(Arc::clone(&blobs), shard, Term(term));
         let tasks = TaskQueue::new(executor, options.sweep_every);
-        let (readers, reader) = (Readers::new(&*log), log.reader());
+        let (readers, reader) = (InlineReaders::new(&*log), log.reader());
         let follower = Box::new(EventRelay { shard, tasks: tasks.clone(), watcher: Arc::clone(&watcher) });
         let on_fatal = Arc::clone(&watcher);
         let on_end = Box::new(move |why| match why {
@@ -288,6 +288,9 @@ impl Engine {
         served.set_memory(options.memory.clone());
         if options.audit {
             served.set_audited();
+        }
+        if let Some(positions) = readers.positions() {
+            served.set_positions(positions);
         }
         let sequencer = Sequencer::start(served, log, follower, sequencing, on_end, executor);
         let sequencer = Arc::new(sequencer);
@@ -340,18 +343,18 @@ impl Engine {
     /// [`Gone`](store::ErrorKind::Gone) if the document was relocated since: look up its location again.
     pub fn read_document(
         &self,
-        location: Location,
+        document: &Document,
         offset: u64,
         length: usize,
     ) -> Result<Vec<u8>, StoreError> {
-        match DocumentLocation::of(location) {
+        match DocumentLocation::of(document.location) {
             DocumentLocation::Blob(blob) => self.blobs.read(&blob.name(), offset, length),
             DocumentLocation::Inline { lsn, .. } => {
-                let mut document = self.readers.read(lsn)?;
-                let from = usize::try_from(offset).unwrap_or(usize::MAX).min(document.len());
-                let to = from.saturating_add(length).min(document.len());
-                document.truncate(to);
-                Ok(document.split_off(from))
+                let mut content = self.readers.read(lsn, document)?;
+                let from = usize::try_from(offset).unwrap_or(usize::MAX).min(content.len());
+                let to = from.saturating_add(length).min(content.len());
+                content.truncate(to);
+                Ok(content.split_off(from))
             }
         }
     }
@@ -361,24 +364,6 @@ impl Drop for Engine {
     fn drop(&mut self) {
         // Maintenance uses the sequencer, which ends with its last user.
         self.tasks.stop();
-    }
-}
-
-/// A pool of log readers for reading inline documents.
-struct Readers {
-    readers: Vec<Mutex<Box<dyn LogReader>>>,
-    next: AtomicUsize,
-}
-
-impl Readers {
-    fn new(log: &dyn LogStore) -> Readers {
-        Readers { readers: (0..4).map(|_| Mutex::new(log.reader())).collect(), next: AtomicUsize::new(0) }
-    }
-
-    fn read(&self, lsn: Lsn) -> Result<Vec<u8>, StoreError> {
-        let index = self.next.fetch_add(1, Ordering::Relaxed) % self.readers.len();
-        let mut reader = self.readers[index].lock().unwrap_or_else(PoisonError::into_inner);
-        read_inline(&mut **reader, lsn)
     }
 }
 

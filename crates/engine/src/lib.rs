@@ -7,8 +7,8 @@
 //! `authorization` is whether a client may still act; `decision` is the decision on a command; `audit` describes
 //! what was decided for the audit log; `decider` applies
 //! commands and collects them into batches; `waiting` has the wait queues, hand-off and deadlock detection; `rates`
-//! limits requests, and `memory` what they may occupy; `documents` locates documents; `shard` is
-//! all of that, one batch at a time;
+//! limits requests, and `memory` what they may occupy; `documents` locates documents, and `inline_documents`
+//! reads those in the log; `shard` is all of that, one batch at a time;
 //! `executor` has the threads, and `sequencer` drives a shard with them; `recovery` goes from a store to a state; `checkpoint` does the same beside
 //! the live state, to snapshot it and to truncate the log; `uploads` are documents that are too long for the log;
 //! `follower` is the state of a log that another process may write, and `engine` a running shard. `stopwatch` is for metrics only, `reach` for the simulator.
@@ -33,6 +33,7 @@ mod waiting;
 mod rates;
 mod memory;
 mod documents;
+mod inline_documents;
 mod shard;
 mod sync;
 mod executor;

@@ -144,6 +144,19 @@ pub fn document_in(batch: &[u8], lsn: Lsn) -> Result<Option<Vec<u8>>, DecodeErro
     Ok(None)
 }
 
+/// The records of a batch that have a document, and where each document ends in the batch. A document is the last part of its
+/// record. Nothing for format 1, and nothing after a record that cannot be decoded.
+pub(crate) fn document_ends(batch: &[u8]) -> impl Iterator<Item = (Lsn, usize)> {
+    let is_present = matches!(decode_header(batch), Ok(Some(_)));
+    let mut offset = if is_present { BATCH_HEADER } else { batch.len() };
+    let records = std::iter::from_fn(move || {
+        let (record, length) = Record::decode(batch.get(offset..)?).ok()?;
+        offset += length;
+        Some((record, offset))
+    });
+    records.filter_map(|(record, end)| record.document.map(|_| (record.lsn, end)))
+}
+
 /// Appends a record to a batch.
 pub fn encode_record(
     batch: &mut Vec<u8>,

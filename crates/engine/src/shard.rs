@@ -11,6 +11,7 @@
 mod long_command;
 
 use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
 
 use kernel::{
     Action, Close, Command, Event, Kernel, LeaseId, Lsn, Outcome, Rejection, RequestKey, Retraction, Span,
@@ -24,6 +25,7 @@ use crate::decider::{Decider, SealedBatch};
 use crate::decision::{ContentionEvent, Decision};
 pub use crate::decision::{OnDecided, Reply, Unavailable};
 use crate::documents::DocumentLocation;
+use crate::inline_documents::DocumentPositions;
 use crate::memory::{ExceededLimit, MemoryBudget, ShardMemory};
 use crate::origin::Origin;
 use crate::rates::Rates;
@@ -173,6 +175,11 @@ impl<R> Shard<R> {
     /// Collects an audit entry for every change of a lease or document and every act of an operator from here on.
     pub fn set_audited(&mut self) {
         self.decider.set_audited();
+    }
+
+    /// Notes from here on where documents are in their batches.
+    pub(crate) fn set_positions(&mut self, positions: Arc<DocumentPositions>) {
+        self.decider.set_positions(positions);
     }
 
     /// Sets how long after its last reply an attempt may be retried and keeps its place.

@@ -193,6 +193,14 @@ pub trait LogReader: Send {
 
     /// The batch with the record at `lsn`; [`ErrorKind::Gone`] if no batch in the log contains it.
     fn read_lsn(&mut self, lsn: Lsn) -> Result<Batch, StoreError>;
+
+    /// Reads a part of the payload of the batch with the record at `lsn`, **unverified**: fewer bytes, or others, if the
+    /// batch is damaged or `offset` is wrong. For a caller that knows a hash of them. `None` if the backend reads whole batches
+    /// only, and verifies them.
+    fn read_part(&mut self, lsn: Lsn, offset: usize, length: usize) -> Result<Option<Vec<u8>>, StoreError> {
+        let _ = (lsn, offset, length);
+        Ok(None)
+    }
 }
 
 /// Immutable blobs by name.

@@ -6,6 +6,7 @@ mod reads;
 mod uploads;
 mod wire;
 mod conformance;
+mod documents;
 mod lost_answers;
 mod probe;
 mod moto;

@@ -1,5 +1,5 @@
 //! The client and the probe against moto, a server of S3 that others have written. It runs with `LOCKD_LONG=1`, if
-//! `moto_server` is in the `PATH` or in `target/moto-venv/bin`; `pip install 'moto[server,s3]'` installs it.
+//! `moto_server` is in `target/moto-venv/bin`, where `.ci/moto` installs it, or in the `PATH`.
 
 use std::io::{Read as _, Write as _};
 use std::net::{Ipv4Addr, TcpListener, TcpStream};
@@ -62,7 +62,8 @@ fn moto_is_fit_and_blobs_on_it_conform() {
         return;
     }
     let Some(program) = program() else {
-        eprintln!("skipped: moto_server is not installed");
+        assert!(std::env::var_os("LOCKD_MOTO").is_none(), "moto_server is not installed; run .ci/moto");
+        eprintln!("skipped: moto_server is not installed; run .ci/moto");
         return;
     };
     let moto = start(&program);

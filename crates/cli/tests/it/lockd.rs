@@ -8,6 +8,7 @@ mod backup;
 mod browsers;
 mod bucket;
 mod bucket_copy;
+mod bucket_moto;
 mod ca_change;
 mod certificate_errors;
 mod check;

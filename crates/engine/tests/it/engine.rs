@@ -150,7 +150,7 @@ fn document(engine: &Engine, name: &str) -> Document {
 
 fn read(engine: &Engine, name: &str) -> Vec<u8> {
     let document = document(engine, name);
-    engine.read_document(document.location, 0, 1 << 20).expect("there")
+    engine.read_document(&document, 0, 1 << 20).expect("there")
 }
 
 fn content(n: usize, length: usize) -> Vec<u8> {
@@ -166,8 +166,8 @@ fn an_inline_document_is_read_in_parts_and_after_a_restart() {
     put(&engine, &lease, "k", content(1, 1000));
     put(&engine, &lease, "k", content(2, 64 << 10));
     assert_eq!(read(&engine, "k"), content(2, 64 << 10));
-    let location = document(&engine, "k").location;
-    let part = engine.read_document(location, 65_000, 1000).expect("there");
+    let document = document(&engine, "k");
+    let part = engine.read_document(&document, 65_000, 1000).expect("there");
     assert_eq!(part, content(2, 64 << 10)[65_000..]);
     drop(engine);
     let engine = open(dir.path(), &maintenance, frequent_snapshots());

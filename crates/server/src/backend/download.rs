@@ -13,7 +13,7 @@ use engine::Engine;
 use engine::document::ReadHold;
 use engine::limits::ExceededLimit;
 use http_body::Frame;
-use kernel::{Credential, Document, Identity, KeyView, Location, Namespace, ResourceName, Shard};
+use kernel::{Credential, Document, Identity, KeyView, Namespace, ResourceName, Shard};
 use store::{ErrorKind, StoreError};
 use tokio::sync::mpsc;
 
@@ -103,7 +103,7 @@ pub(crate) struct CountedStream;
 /// Reads one version of a document for an identity.
 pub(crate) struct DocumentReader {
     engine: Arc<Engine>,
-    location: Location,
+    document: Document,
     budget: ByteBudget,
     identity: Identity,
 }
@@ -116,7 +116,7 @@ impl DocumentReader {
         identity: &Identity,
     ) -> Result<DocumentReader, BackendError> {
         let (engine, budget) = (backend.engine(shard)?, backend.responses.clone());
-        Ok(DocumentReader { engine, location: document.location, budget, identity: identity.clone() })
+        Ok(DocumentReader { engine, document: *document, budget, identity: identity.clone() })
     }
 
     /// Streams a range. The first chunk is read before this returns, so that the response can still be an error. Its memory
@@ -124,7 +124,7 @@ impl DocumentReader {
     pub(crate) async fn stream(self, mut range: Range<u64>) -> Result<Body, ReadError> {
         let bytes = (range.end - range.start).min(STREAM_BYTES);
         let taken = self.budget.take(&self.identity, bytes).map_err(ReadError::OverLimit)?;
-        let hold = self.engine.hold(self.location);
+        let hold = self.engine.hold(self.document.location);
         let first = self.read(range.clone()).await?;
         range.start += first.len() as u64;
         let body = if range.is_empty() { Body::from(first) } else { self.stream_rest(first, range, hold) };
@@ -133,9 +133,9 @@ impl DocumentReader {
 
     /// Reads the first chunk of a range.
     async fn read(&self, range: Range<u64>) -> Result<Vec<u8>, StoreError> {
-        let (engine, location) = (Arc::clone(&self.engine), self.location);
+        let (engine, document) = (Arc::clone(&self.engine), self.document);
         let length = usize::try_from((range.end - range.start).min(CHUNK_BYTES)).expect("a chunk is small");
-        let read = tokio::task::spawn_blocking(move || engine.read_document(location, range.start, length));
+        let read = tokio::task::spawn_blocking(move || engine.read_document(&document, range.start, length));
         let panicked = |_| Err(StoreError::new(ErrorKind::Io, "the reading thread panicked"));
         let chunk = read.await.unwrap_or_else(panicked)?;
         if chunk.is_empty() && length > 0 {

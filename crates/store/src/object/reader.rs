@@ -36,6 +36,12 @@ impl ObjectReader {
         ObjectReader { shard, index, recent, last: None, ahead: VecDeque::new() }
     }
 
+    /// The batch that contains an LSN.
+    fn find(&self, lsn: Lsn) -> Result<Seq, StoreError> {
+        let found = self.index.lock().read_lsn(lsn);
+        found.ok_or_else(|| StoreError::new(ErrorKind::Gone, format!("record not in the log: lsn={lsn}")))
+    }
+
     /// The object is missing or is not the indexed batch: another writer truncated the log, or it is damaged.
     fn missing(&self, seq: Seq) -> StoreError {
         match self.shard.highest_floor() {
@@ -97,9 +103,15 @@ impl LogReader for ObjectReader {
     }
 
     fn read_lsn(&mut self, lsn: Lsn) -> Result<Batch, StoreError> {
-        let found = self.index.lock().read_lsn(lsn);
-        let seq = found
-            .ok_or_else(|| StoreError::new(ErrorKind::Gone, format!("record not in the log: lsn={lsn}")))?;
+        let seq = self.find(lsn)?;
         self.read(seq)
+    }
+
+    fn read_part(&mut self, lsn: Lsn, offset: usize, length: usize) -> Result<Option<Vec<u8>>, StoreError> {
+        let seq = self.find(lsn)?;
+        match self.recent.part(seq, offset, length) {
+            Some(part) => Ok(Some(part)),
+            None => self.shard.payload_part(seq, offset, length),
+        }
     }
 }

@@ -21,6 +21,13 @@ struct Batches {
     queue: VecDeque<Batch>,
 }
 
+impl Batches {
+    fn find(&self, seq: Seq) -> Option<&Batch> {
+        let at = self.queue.binary_search_by_key(&seq, |batch| batch.seq).ok()?;
+        self.queue.get(at)
+    }
+}
+
 impl RecentBatches {
     pub(super) fn new(bytes_max: usize) -> RecentBatches {
         RecentBatches { bytes_max, batches: Arc::default() }
@@ -40,9 +47,15 @@ impl RecentBatches {
     }
 
     pub(super) fn get(&self, seq: Seq) -> Option<Batch> {
+        self.lock().find(seq).cloned()
+    }
+
+    /// A part of the payload of a batch; fewer bytes only at its end.
+    pub(super) fn part(&self, seq: Seq, offset: usize, length: usize) -> Option<Vec<u8>> {
         let batches = self.lock();
-        let at = batches.queue.binary_search_by_key(&seq, |batch| batch.seq).ok()?;
-        batches.queue.get(at).cloned()
+        let payload = &batches.find(seq)?.payload;
+        let (from, to) = (offset.min(payload.len()), offset.saturating_add(length).min(payload.len()));
+        Some(payload[from..to].to_vec())
     }
 
     fn lock(&self) -> MutexGuard<'_, Batches> {

@@ -287,6 +287,18 @@ impl ShardObjects {
         self.decode_batch(seq, &bytes).map(Some)
     }
 
+    /// A part of a batch's payload, unverified; `None` if there is no such object.
+    pub(super) fn payload_part(
+        &self,
+        seq: Seq,
+        offset: usize,
+        length: usize,
+    ) -> Result<Option<Vec<u8>>, StoreError> {
+        let name = names::batch(self.options.shard, seq);
+        let offset = (OBJECT_HEAD + offset) as u64;
+        optional(self.policy.retry(|| self.objects.get_range(&name, offset, length)), &name)
+    }
+
     /// Reads ranges at once; those that fail for the moment are retried one by one.
     fn get_ranges(&self, ranges: &[ObjectRange]) -> Vec<Result<Option<Vec<u8>>, StoreError>> {
         let read = |(result, range): (Result<Vec<u8>, ObjectsError>, &ObjectRange)| {

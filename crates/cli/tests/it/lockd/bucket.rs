@@ -16,7 +16,7 @@ use crate::lockd::serve::Running;
 use crate::lockd::support::lockd;
 use crate::running::until;
 
-const CREDENTIALS: &str = r#"echo '{"Version":1,"AccessKeyId":"id","SecretAccessKey":"secret","SessionToken":null,"Expiration":null}'"#;
+pub(super) const CREDENTIALS: &str = r#"echo '{"Version":1,"AccessKeyId":"id","SecretAccessKey":"secret","SessionToken":null,"Expiration":null}'"#;
 
 /// An object store with one bucket.
 pub(super) fn object_server(latency_ms: u64) -> ObjectServer {
@@ -29,9 +29,13 @@ pub(super) fn object_server(latency_ms: u64) -> ObjectServer {
 
 /// Starts a server whose store is in the bucket.
 pub(super) fn serve(objects: &ObjectServer, data: &Path, flags: &[&str]) -> Running {
-    let endpoint = objects.endpoint();
+    serve_at(&objects.endpoint(), data, flags)
+}
+
+/// The same for the object store at an endpoint.
+pub(super) fn serve_at(endpoint: &str, data: &Path, flags: &[&str]) -> Running {
     let mut args = vec!["--mtls=false", "--store", "s3://locks/test", "--s3-region", "us-east-1"];
-    args.extend(["--s3-endpoint", endpoint.as_str(), "--s3-credential-process", CREDENTIALS]);
+    args.extend(["--s3-endpoint", endpoint, "--s3-credential-process", CREDENTIALS]);
     args.extend(flags);
     Running::start(data, &args)
 }
@@ -94,7 +98,7 @@ pub(super) fn document(address: &str, key: &str) -> u64 {
 }
 
 /// Runs workers until `during` returns. What each was acknowledged last, by key.
-fn with_workers<T>(
+pub(super) fn with_workers<T>(
     address: &str,
     before: &BTreeMap<String, u64>,
     during: impl FnOnce() -> T,
@@ -120,7 +124,7 @@ fn with_workers<T>(
 }
 
 /// Nothing that was acknowledged is lost, and at most one write without a response was applied.
-fn check_documents(address: &str, counted: &BTreeMap<String, u64>) {
+pub(super) fn check_documents(address: &str, counted: &BTreeMap<String, u64>) {
     for (key, acknowledged) in counted {
         let found = document(address, key);
         assert!(

@@ -340,7 +340,7 @@ impl<'a> Client<'a> {
 
     /// The document may have been deleted by now; if not, it has the committed bytes.
     fn read_bytes(&self, document: kernel::Document) {
-        if let Ok(bytes) = self.engine.read_document(document.location, 0, 1 << 20) {
+        if let Ok(bytes) = self.engine.read_document(&document, 0, 1 << 20) {
             assert_eq!(bytes.len() as u64, document.bytes);
             assert!(bytes.chunks(32).all(|part| part == document.etag.0), "not what was committed");
         }
