@@ -512,13 +512,10 @@ impl<'a> Lock<'a> {
         }
     }
 
-    /// Folding saves disk space and decides nothing: it is tried occasionally, and may fail.
+    /// Folding saves disk space and decides nothing, so it may fail.
     pub(crate) fn fold(&self, newest: EntryNumber) {
-        // Two of sixteen, because acquire and release alternate: a release might never have one given number.
-        if newest.0 % 16 < 2 {
-            let sequence = Sequence::new(self.env, self.layout, &self.worktree.worktree_id);
-            drop(sequence.fold_below(newest));
-        }
+        let sequence = Sequence::new(self.env, self.layout, &self.worktree.worktree_id);
+        drop(sequence.fold_below(newest));
     }
 }
 

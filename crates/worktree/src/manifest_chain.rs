@@ -34,9 +34,23 @@ pub(crate) struct ManifestChain {
 impl Repo {
     /// Reads the manifest of `id` and those below it.
     pub(crate) fn manifest_chain(&self, id: &SnapshotId) -> Result<ManifestChain> {
+        self.manifest_chain_over(id, None)
+    }
+
+    /// Reads the manifest of `id` and those below it, down to the snapshot of `known`, if it is one of them: a reader
+    /// of all snapshots passes the one before, and so reads each manifest once instead of [`LAYERS_MAX`] times.
+    pub(crate) fn manifest_chain_over(
+        &self,
+        id: &SnapshotId,
+        known: Option<&ManifestChain>,
+    ) -> Result<ManifestChain> {
         let (mut layers, mut deltas) = (vec![id.clone()], Vec::new());
         let whole = loop {
             let at = layers.last().expect("it begins with one");
+            if let Some(known) = known.filter(|known| known.layers.last() == Some(at)) {
+                layers.extend(known.layers.iter().rev().skip(1).cloned());
+                break known.manifest.as_text().to_owned();
+            }
             let path = self.layout.snapshot_manifest(at);
             if let Some(bytes) = absent_is_none(self.env.fs.read(&path)).doing("read", &path)? {
                 break String::from_utf8(bytes).map_err(|cause| Error::damaged(&path, cause))?;

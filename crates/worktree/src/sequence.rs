@@ -33,8 +33,9 @@ use crate::ids::{Digest, EntryNumber, FencingToken, NumberRange, WorktreeId};
 use crate::layout::Layout;
 use crate::record::{Entry, EntryEvent, FORMAT, LockRecord};
 
-/// Entries per folded file.
-pub const FOLD: u64 = 256;
+/// Entries per folded file: an entry needs a quarter of a disk block, and a file of its own a whole one. A larger
+/// number would leave more entries unfolded, and each read of an entry reads its whole block.
+pub const FOLD: u64 = 16;
 
 /// The entries of one worktree.
 pub struct Sequence<'a> {
@@ -214,14 +215,21 @@ impl<'a> Sequence<'a> {
         Err(self.wrong_entry(entry.n, cause).with("indeterminate", true))
     }
 
-    /// Folds the last full block of entries below `newest`, unless it is folded already.
+    /// Folds the full blocks of entries below `newest`, back to the first one that is folded already.
     pub fn fold_below(&self, newest: EntryNumber) -> Result<()> {
         // The newest entry stays a file of its own, so a block is full only once the next entry exists.
-        let Some(block) = (newest.0.saturating_sub(1) / FOLD).checked_sub(1) else { return Ok(()) };
-        let (first, last) = (block * FOLD + 1, (block + 1) * FOLD);
-        if self.is_folded(EntryNumber(last))? {
-            return Ok(());
+        let full_blocks = newest.0.saturating_sub(1) / FOLD;
+        for block in (0..full_blocks).rev() {
+            let (first, last) = (block * FOLD + 1, (block + 1) * FOLD);
+            if self.is_folded(EntryNumber(last))? {
+                break;
+            }
+            self.fold_block(first, last)?;
         }
+        Ok(())
+    }
+
+    fn fold_block(&self, first: u64, last: u64) -> Result<()> {
         let mut lines = Vec::new();
         for n in first..=last {
             lines.extend_from_slice(&self.read_line(EntryNumber(n))?.1);

@@ -4,6 +4,7 @@ use serde::Serialize;
 
 use crate::error::{Error, ErrorClass, Result};
 use crate::ids::{Digest, SnapshotId};
+use crate::manifest_chain::ManifestChain;
 use crate::repo::Repo;
 use crate::snapshot::Descriptor;
 use crate::tree::{self, Progress, ReadMode, TreeManifest};
@@ -40,10 +41,19 @@ impl Repo {
 
     /// The manifest of a snapshot, checked against the hash that was published.
     pub(crate) fn stored_manifest(&self, descriptor: &Descriptor) -> Result<TreeManifest> {
+        Ok(self.checked_chain(descriptor, None)?.manifest)
+    }
+
+    /// The manifest of a snapshot with its layers, checked against the hash that was published.
+    pub(crate) fn checked_chain(
+        &self,
+        descriptor: &Descriptor,
+        known: Option<&ManifestChain>,
+    ) -> Result<ManifestChain> {
         let path = self.layout.snapshot_manifest(&descriptor.snapshot_id);
-        let manifest = self.manifest_chain(&descriptor.snapshot_id)?.manifest;
-        if manifest.content_hash() == descriptor.content_hash {
-            return Ok(manifest);
+        let chain = self.manifest_chain_over(&descriptor.snapshot_id, known)?;
+        if chain.manifest.content_hash() == descriptor.content_hash {
+            return Ok(chain);
         }
         Err(Error::damaged(&path, "the manifest does not match the published content hash"))
     }

@@ -90,5 +90,5 @@ pub(crate) fn clone(context: &RepoContext, args: &CloneArgs) -> Result<CommandOu
         "root": root, "repo": cloned.repo.record(), "worktrees": cloned.worktrees,
         "snapshots": cloned.snapshots,
     });
-    Ok(CommandOutput::new(data, text))
+    Ok(CommandOutput::new(data, text).with_damaged(&cloned.damaged))
 }

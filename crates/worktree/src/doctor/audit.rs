@@ -13,6 +13,7 @@ use super::Checkup;
 use crate::error::{ErrorContext, Result};
 use crate::fs::absent_is_none;
 use crate::ids::{Digest, EntryNumber, FencingToken, NumberRange, SnapshotId, WorktreeId};
+use crate::manifest_chain::ManifestChain;
 use crate::record::{EntryEvent, WorktreeState};
 use crate::sequence::{OTHER_LOCK, Sequence, StoredEntry, Survey};
 use crate::snapshot::{Descriptor, SnapshotIntent};
@@ -139,6 +140,8 @@ impl Checkup<'_> {
         let Some(audit) = self.audits.get(&worktree.worktree_id) else { return };
         let mut published = audit.published.clone();
         published.retain(|id, _| !audit.removed.contains(id));
+        // Ids sort by time, so the base of a snapshot is usually the one before.
+        let mut before: Option<ManifestChain> = None;
         for (id, content_hash) in published {
             self.report.snapshots += 1;
             let checked = repo.ready(&id).and_then(|descriptor| {
@@ -146,7 +149,10 @@ impl Checkup<'_> {
                     let path = repo.layout.snapshot_ready(&id);
                     return Err(crate::error::Error::damaged(&path, "its hash is not the published one"));
                 }
-                if self.strict { repo.stored_manifest(&descriptor).map(drop) } else { Ok(()) }
+                if self.strict {
+                    before = Some(repo.checked_chain(&descriptor, before.as_ref())?);
+                }
+                Ok(())
             });
             if let Err(error) = checked {
                 self.note("snapshot_damaged", id.as_str(), error.detail());

@@ -151,6 +151,62 @@ fn a_clone_has_all_snapshots_an_id_of_its_own_and_no_lock() {
     fixture.repo.lock(&fixture.main).renew(&session).expect("the original's lock is untouched");
 }
 
+/// A clone was refused as soon as one snapshot was damaged, or one layer was no snapshot any more.
+#[test]
+fn a_clone_leaves_out_what_is_damaged_and_has_the_rest() {
+    let fixture = Fixture::new();
+    let session = fixture.acquire().expect("free").session.session_id;
+    fixture.write("same", b"unchanged");
+    crate::support::let_files_settle();
+    let take = |text: &[u8]| {
+        fixture.write("file", text);
+        fixture.snapshot(&session).expect("held").descriptor
+    };
+    let [one, two, three] = [b"1", b"2", b"3"].map(|text| take(text));
+    assert_eq!(three.base.as_ref(), Some(&two.snapshot_id), "a layer of the last");
+    let layout = fixture.repo.layout();
+    std::fs::write(layout.snapshot_ready(&two.snapshot_id), b"{").expect("ours");
+    std::fs::write(layout.worktree_file(&"bad".parse().expect("an id")), b"").expect("ours");
+    let root = fixture.dir.path().join("clone");
+    std::fs::create_dir(&root).expect("ours");
+    let others = env(fixture.dir.path(), Arc::new(RealFs), Arc::new(SystemClock::new()));
+    let cloned = fixture.repo.clone_into(others, &root, &NoProgress).expect("the rest");
+    let damaged: Vec<&str> = cloned.damaged.iter().map(|record| record.subject.as_str()).collect();
+    assert_eq!(damaged, ["bad", two.snapshot_id.as_str()]);
+    let main = cloned.repo.worktree(&fixture.main.worktree_id).expect("cloned");
+    let history = cloned.repo.history(&main, 9).expect("readable");
+    let ids: Vec<_> = history.iter().map(|snapshot| &snapshot.snapshot_id).collect();
+    assert_eq!(ids, [&three.snapshot_id, &one.snapshot_id]);
+    for snapshot in &history {
+        cloned.repo.verify(snapshot, &NoProgress).expect("intact");
+    }
+    assert_eq!(std::fs::read(root.join("main/file")).expect("there"), b"3");
+    let request = DoctorRequest { strict: true, ..DoctorRequest::default() };
+    let report = cloned.repo.doctor(request).expect("it can be examined");
+    assert!(report.findings.is_empty(), "{report:?}");
+}
+
+#[test]
+fn a_clone_without_a_readable_head_has_the_other_snapshots() {
+    let fixture = Fixture::new();
+    let session = fixture.acquire().expect("free").session.session_id;
+    fixture.write("file", b"1");
+    let one = fixture.snapshot(&session).expect("held").descriptor;
+    fixture.write("file", b"2");
+    let two = fixture.snapshot(&session).expect("held").descriptor;
+    std::fs::write(fixture.repo.layout().snapshot_ready(&two.snapshot_id), b"{").expect("ours");
+    let root = fixture.dir.path().join("clone");
+    std::fs::create_dir(&root).expect("ours");
+    let others = env(fixture.dir.path(), Arc::new(RealFs), Arc::new(SystemClock::new()));
+    let cloned = fixture.repo.clone_into(others, &root, &NoProgress).expect("the rest");
+    let damaged: Vec<&str> = cloned.damaged.iter().map(|record| record.subject.as_str()).collect();
+    assert_eq!(damaged, [two.snapshot_id.as_str(), "main"], "the snapshot, and the worktree without files");
+    let main = cloned.repo.worktree(&fixture.main.worktree_id).expect("cloned");
+    assert_eq!(cloned.repo.head(&main).expect("readable"), None);
+    let history = cloned.repo.history(&main, 9).expect("readable");
+    assert!(history.len() == 1 && history[0].snapshot_id == one.snapshot_id, "{history:?}");
+}
+
 #[test]
 fn ignored_names_are_in_no_snapshot_and_are_no_change() {
     let fixture = Fixture::new();

@@ -1,13 +1,14 @@
 //! The findings of `doctor`, its repairs, and the files that it must leave alone.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use worktree::doctor::{DoctorRequest, Finding};
 use worktree::fs::RealFs;
 use worktree::snapshot::Consistency;
 
 use crate::support::layer::{Call, CallOutcome, HookedFs, crash};
-use crate::support::{Fixture, TestClock, request, snapshot};
+use crate::support::{Fixture, TestClock, let_files_settle, request, snapshot};
 
 fn examine(fixture: &Fixture, repair: bool) -> Vec<Finding> {
     fixture
@@ -127,4 +128,42 @@ fn a_healthy_repository_stays_as_it_is_under_repair() {
     assert!(report.findings.is_empty(), "{:?}", report.findings);
     assert_eq!((report.worktrees, report.entries, report.snapshots), (1, 3, 1));
     fixture.repo.lock(&fixture.main).renew(&session).expect("the holder noticed nothing");
+}
+
+/// Filesystem calls of `doctor --strict`, and the bytes that it reads, with `count` snapshots.
+fn cost_of_examination(count: usize) -> (u64, u64) {
+    let fixture = Fixture::with_mode(worktree::worktree::Mode::Shared);
+    for n in 0..20 {
+        fixture.write(&format!("unchanged-{n}"), b"bytes");
+    }
+    let_files_settle();
+    for n in 0..count {
+        fixture.write("file", n.to_string().as_bytes());
+        snapshot(&fixture.repo, &fixture.main, None, Consistency::BestEffort).expect("shared");
+    }
+    let (calls, bytes) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicU64::new(0)));
+    let (all_calls, all_bytes) = (calls.clone(), bytes.clone());
+    let layer = HookedFs::new(move |call, path: &std::path::Path| {
+        all_calls.fetch_add(1, Ordering::SeqCst);
+        if call == Call::Read {
+            all_bytes.fetch_add(path.metadata().map_or(0, |meta| meta.len()), Ordering::SeqCst);
+        }
+        CallOutcome::Proceed
+    });
+    let seen = fixture.seen_by(Arc::new(layer), fixture.clock.clone());
+    let (calls_before, bytes_before) = (calls.load(Ordering::SeqCst), bytes.load(Ordering::SeqCst));
+    let report = seen.doctor(DoctorRequest { strict: true, ..DoctorRequest::default() }).expect("readable");
+    assert_eq!((report.snapshots, report.findings.len()), (count as u64, 0), "{:?}", report.findings);
+    (calls.load(Ordering::SeqCst) - calls_before, bytes.load(Ordering::SeqCst) - bytes_before)
+}
+
+/// It was quadratic: each snapshot listed and read the whole sequence again.
+#[test]
+fn the_cost_of_an_examination_is_linear_in_snapshots_and_entries() {
+    let [once, twice, four_times] = [50, 100, 200].map(cost_of_examination);
+    println!("calls and bytes: {once:?} {twice:?} {four_times:?}");
+    for (less, more) in [(once, twice), (twice, four_times)] {
+        assert!(more.0 < less.0 * 2 + less.0 / 10, "calls: {once:?} {twice:?} {four_times:?}");
+        assert!(more.1 < less.1 * 2 + less.1 / 10, "bytes: {once:?} {twice:?} {four_times:?}");
+    }
 }

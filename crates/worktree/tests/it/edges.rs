@@ -121,13 +121,13 @@ fn a_path_in_the_records_is_refused_in_any_case() {
 #[test]
 fn the_entries_of_a_shared_worktree_are_folded_too() {
     let fixture = Fixture::with_mode(Mode::Shared);
-    for _ in 0..275 {
+    for _ in 0..35 {
         snapshot(&fixture.repo, &fixture.main, None, Consistency::BestEffort).expect("shared");
     }
     let first = fixture.repo.layout().entry(&fixture.main.worktree_id, worktree::ids::EntryNumber(1));
     let lines = fs::read_to_string(first).expect("there").lines().count();
-    assert_eq!(lines, 256, "the first block is one file");
-    assert_eq!(fixture.repo.history(&fixture.main, 1000).expect("whole").len(), 275);
+    assert_eq!(lines, 16, "the first block is one file");
+    assert_eq!(fixture.repo.history(&fixture.main, 1000).expect("whole").len(), 35);
 }
 
 /// A filesystem with times of whole seconds made the clock look up to a second behind.
