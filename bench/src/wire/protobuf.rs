@@ -142,7 +142,7 @@ mod tests {
         // The example of the format's own documentation: field 1 is 150.
         assert_eq!(Message::new().number(1, 150).finish(), [0x08, 0x96, 0x01]);
         assert_eq!(Message::new().bytes(2, b"testing").finish(), b"\x12\x07testing");
-        assert_eq!(Message::new().number(1, 0).finish(), []);
+        assert_eq!(Message::new().number(1, 0).finish(), Vec::<u8>::new());
         assert_eq!(Message::new().present(1, 0).finish(), [8, 0]);
     }
 
