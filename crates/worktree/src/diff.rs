@@ -5,6 +5,7 @@
 //!
 //! Left out: the differences within a file, which `jvs show` and any comparing tool can print.
 
+use std::borrow::Cow;
 use std::cmp::Ordering;
 
 use serde::Serialize;
@@ -151,8 +152,8 @@ impl<'a> StoredLine<'a> {
     }
 
     /// Orders escaped paths: manifests are sorted by the unescaped bytes, in which the root is empty.
-    fn sort_key(&self) -> Vec<u8> {
-        tree::unescape(if self.path == "." { "" } else { self.path })
+    fn sort_key(&self) -> Cow<'a, [u8]> {
+        tree::sort_key(self.path)
     }
 
     fn alone(&self, change: PathChange) -> PathDifference {

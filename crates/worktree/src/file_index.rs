@@ -11,7 +11,7 @@
 //! nanosecond of an earlier change, or a write through a memory mapping of a page that was never written back.
 
 use std::collections::BTreeMap;
-use std::fmt::Write;
+use std::fmt::{self, Write};
 
 use crate::atomic::{self, DIR_MODE};
 use crate::clock::UnixMs;
@@ -28,12 +28,24 @@ pub(crate) struct FileIndex {
     pub(crate) snapshot_id: SnapshotId,
     /// The filesystem's time before the files were scanned.
     pub(crate) started_at: UnixMs,
-    /// By escaped path.
-    prints: BTreeMap<String, String>,
+    /// Sorted by path.
+    prints: Vec<(RelPath, IndexedPrint)>,
+}
+
+/// The metadata of a name. Without the device, whose number may change with each mount, and the blocks, which change
+/// with writeback.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct IndexedPrint {
+    inode: u64,
+    size: u64,
+    mode: u32,
+    owner: (u32, u32),
+    modified: (i64, u64),
+    changed: (i64, u64),
 }
 
 impl FileIndex {
-    /// Of `items`, which were scanned after `started_at`, those that `is_stored` accepts.
+    /// Of `items`, which were scanned after `started_at` and are sorted by path, those that `is_stored` accepts.
     pub(crate) fn new(
         snapshot_id: SnapshotId,
         started_at: UnixMs,
@@ -41,18 +53,24 @@ impl FileIndex {
         is_stored: impl Fn(&RelPath) -> bool,
     ) -> Self {
         let settled = |item: &&Item| is_settled(&item.print, started_at) && is_stored(&item.path);
-        let line = |item: &Item| (item.path.to_string(), print_text(&item.print));
-        Self { snapshot_id, started_at, prints: items.iter().filter(settled).map(line).collect() }
+        let print = |item: &Item| (item.path.clone(), IndexedPrint::of(&item.print));
+        Self { snapshot_id, started_at, prints: items.iter().filter(settled).map(print).collect() }
     }
 
-    /// Whether the snapshot has the name as it is now.
-    pub(crate) fn has(&self, item: &Item) -> bool {
-        is_settled(&item.print, self.started_at)
-            && self.prints.get(&item.path.to_string()).is_some_and(|print| *print == print_text(&item.print))
+    /// Whether the snapshot has each of `items`, which are sorted by path, as it is now.
+    pub(crate) fn unchanged(&self, items: &[Item]) -> Vec<bool> {
+        let mut prints = self.prints.iter().peekable();
+        let mut is_unchanged = |item: &Item| {
+            while prints.next_if(|(path, _)| *path < item.path).is_some() {}
+            let print = prints.next_if(|(path, _)| *path == item.path).map(|(_, print)| *print);
+            is_settled(&item.print, self.started_at) && print == Some(IndexedPrint::of(&item.print))
+        };
+        items.iter().map(&mut is_unchanged).collect()
     }
 
     fn encode(&self) -> String {
-        let mut text = format!("jvs-index 1 {} {}\n", self.snapshot_id, self.started_at.0);
+        let mut text = String::with_capacity(128 * self.prints.len());
+        writeln!(text, "jvs-index 1 {} {}", self.snapshot_id, self.started_at.0).expect("a string");
         for (path, print) in &self.prints {
             writeln!(text, "{print} {path}").expect("a string");
         }
@@ -73,10 +91,31 @@ impl FileIndex {
         let mut lines = body.lines();
         let mut head = lines.next()?.strip_prefix("jvs-index 1 ")?.split(' ');
         let (snapshot_id, started_at) = (head.next()?.parse().ok()?, UnixMs(head.next()?.parse().ok()?));
-        let pair =
-            |line: &str| line.rsplit_once(' ').map(|(print, path)| (path.to_owned(), print.to_owned()));
-        Some(Self { snapshot_id, started_at, prints: lines.map(pair).collect::<Option<_>>()? })
+        let mut prints = lines.map(decode_line).collect::<Option<Vec<_>>>()?;
+        // Earlier versions sorted the lines by their escaped paths.
+        if !prints.is_sorted_by(|(one, _), (other, _)| one < other) {
+            prints.sort_unstable_by(|(one, _), (other, _)| one.cmp(other));
+        }
+        Some(Self { snapshot_id, started_at, prints })
     }
+}
+
+fn decode_line(line: &str) -> Option<(RelPath, IndexedPrint)> {
+    let mut words = line.split(' ');
+    let mut word = || words.next();
+    let time = |text: &str| {
+        let (seconds, nanos) = text.split_once('.')?;
+        Some((seconds.parse().ok()?, nanos.parse().ok()?))
+    };
+    let print = IndexedPrint {
+        inode: word()?.parse().ok()?,
+        size: word()?.parse().ok()?,
+        mode: u32::from_str_radix(word()?, 8).ok()?,
+        owner: (word()?.parse().ok()?, word()?.parse().ok()?),
+        modified: time(word()?)?,
+        changed: time(word()?)?,
+    };
+    Some((RelPath::from_escaped(word()?), print))
 }
 
 impl Repo {
@@ -115,21 +154,27 @@ fn is_settled(print: &Fingerprint, started_at: UnixMs) -> bool {
 /// the snapshot has the same step.
 const STEP_MS: i64 = 25;
 
-/// Without the device, whose number may change with each mount, and the blocks, which change with writeback.
-fn print_text(print: &Fingerprint) -> String {
-    let Fingerprint { inode, mode, owner, size, modified, changed, .. } = print;
-    format!(
-        "{inode} {size} {mode:o} {} {} {}.{:09} {}.{:09}",
-        owner.0, owner.1, modified.0, modified.1, changed.0, changed.1
-    )
+impl IndexedPrint {
+    fn of(print: &Fingerprint) -> Self {
+        let Fingerprint { inode, mode, owner, size, modified, changed, .. } = *print;
+        Self { inode, size, mode, owner, modified, changed }
+    }
 }
 
-/// The names of every file that has several, by the inode that they share.
-pub(crate) fn hard_links(items: &[Item]) -> BTreeMap<u64, Vec<&RelPath>> {
-    let mut names: BTreeMap<u64, Vec<&RelPath>> = BTreeMap::new();
-    let is_file = |item: &&Item| matches!(item.shape, Shape::File | Shape::HardLink { .. });
-    for item in items.iter().filter(is_file).filter(|item| item.print.has_links) {
-        names.entry(item.print.inode).or_default().push(&item.path);
+impl fmt::Display for IndexedPrint {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { inode, size, mode, owner, modified, changed } = self;
+        write!(f, "{inode} {size} {mode:o} {} {} ", owner.0, owner.1)?;
+        write!(f, "{}.{:09} {}.{:09}", modified.0, modified.1, changed.0, changed.1)
+    }
+}
+
+/// The positions of the names of every file that has several, by the inode that they share.
+pub(crate) fn hard_links(items: &[Item]) -> BTreeMap<u64, Vec<usize>> {
+    let mut names: BTreeMap<u64, Vec<usize>> = BTreeMap::new();
+    let is_file = |item: &Item| matches!(item.shape, Shape::File | Shape::HardLink { .. });
+    for (at, item) in items.iter().enumerate().filter(|(_, item)| item.print.has_links && is_file(item)) {
+        names.entry(item.print.inode).or_default().push(at);
     }
     names.retain(|_, names| names.len() > 1);
     names
@@ -161,17 +206,43 @@ mod tests {
         FileIndex::new(id, UnixMs(10_000), &[item("a%20b", 9_000), item("fresh", 9_980)], |_| true)
     }
 
+    fn has(index: &FileIndex, item: &Item) -> bool {
+        index.unchanged(std::slice::from_ref(item)) == [true]
+    }
+
+    #[test]
+    fn names_are_found_among_others_that_came_and_went() {
+        let before = ["a", "b", "b%20", "b%c3%a9", "d"].map(|name| item(name, 9_000));
+        let id = "20261116t002902483z-ef0d6e14".parse().expect("an id");
+        let index = FileIndex::new(id, UnixMs(10_000), &before, |path| *path != before[3].path);
+        let now = ["a", "a-new", "b%20", "b%c3%a9", "d", "e"].map(|name| item(name, 9_000));
+        assert_eq!(index.unchanged(&now), [true, false, true, false, true, false]);
+    }
+
+    /// Earlier versions wrote the lines in the order of the escaped paths, in which `%` is before `-`.
+    #[test]
+    fn an_index_in_the_order_of_escaped_paths_is_read() {
+        let before = ["a-b", "a%c3%a9"].map(|name| item(name, 9_000));
+        let id = "20261116t002902483z-ef0d6e14".parse().expect("an id");
+        let index = FileIndex::new(id, UnixMs(10_000), &before, |_| true);
+        let text = index.encode();
+        let lines: Vec<&str> = text.lines().collect();
+        let body = format!("{}\n{}\n{}\n", lines[0], lines[2], lines[1]);
+        let turned = format!("{body}end {}\n", Digest::of(body.as_bytes()));
+        assert_eq!(FileIndex::decode(&turned), Some(index));
+    }
+
     #[test]
     fn a_file_is_unchanged_only_with_the_same_metadata_from_before_the_snapshot() {
         let index = index();
-        assert!(index.has(&item("a%20b", 9_000)));
-        assert!(!index.has(&item("a%20b", 9_001)), "another time");
-        assert!(!index.has(&item("fresh", 9_980)), "changed within a step of the start");
-        assert!(!index.has(&item("other", 9_000)));
+        assert!(has(&index, &item("a%20b", 9_000)));
+        assert!(!has(&index, &item("a%20b", 9_001)), "another time");
+        assert!(!has(&index, &item("fresh", 9_980)), "changed within a step of the start");
+        assert!(!has(&index, &item("other", 9_000)));
         let mut same = item("a%20b", 9_000);
         same.print.blocks = 16;
         same.print.device = 2;
-        assert!(index.has(&same), "writeback and a new mount change nothing");
+        assert!(has(&index, &same), "writeback and a new mount change nothing");
         for change in [
             |print: &mut Fingerprint| print.inode = 8,
             |print: &mut Fingerprint| print.size = 4,
@@ -182,7 +253,7 @@ mod tests {
         ] {
             let mut other = item("a%20b", 9_000);
             change(&mut other.print);
-            assert!(!index.has(&other), "{other:?}");
+            assert!(!has(&index, &other), "{other:?}");
         }
     }
 

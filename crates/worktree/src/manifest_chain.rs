@@ -11,6 +11,7 @@
 //! chain is noticed. A chain ends: each base was taken before the snapshot that names it, and there are at most
 //! [`LAYERS_MAX`] of them.
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::fmt::Write;
 
@@ -18,7 +19,7 @@ use crate::error::{Error, ErrorContext, Result};
 use crate::fs::absent_is_none;
 use crate::ids::SnapshotId;
 use crate::repo::Repo;
-use crate::tree::{LayeredTree, Root, TreeManifest, manifest_path, unescape};
+use crate::tree::{LayeredTree, Root, TreeManifest, manifest_key, manifest_path, sort_key};
 
 /// Layers of a snapshot at most. A snapshot beyond it has the oldest layer as its base: it stores again what
 /// changed since that one, and nothing else.
@@ -84,44 +85,52 @@ fn applied(whole: String, deltas: &[String]) -> TreeManifest {
     if deltas.is_empty() {
         return TreeManifest::from_text(whole);
     }
-    let mut lines = by_path(&whole);
-    for delta in deltas.iter().rev() {
-        for change in delta.lines().skip(1) {
-            match change.split_at_checked(2) {
-                Some(("- ", path)) => drop(lines.remove(&sort_key(path))),
-                Some(("+ ", line)) => drop(lines.insert(sort_key(manifest_path(line)), line)),
-                // The content hash shows it.
-                _ => {}
-            }
+    // The line of each changed path; none if it is gone.
+    let mut changes: BTreeMap<Cow<'_, [u8]>, Option<&str>> = BTreeMap::new();
+    for change in deltas.iter().rev().flat_map(|delta| delta.lines().skip(1)) {
+        match change.split_at_checked(2) {
+            Some(("- ", path)) => drop(changes.insert(sort_key(path), None)),
+            Some(("+ ", line)) => drop(changes.insert(manifest_key(line), Some(line))),
+            // The content hash shows it.
+            _ => {}
         }
     }
+    let mut changes = changes.into_iter().peekable();
     let mut text = String::with_capacity(whole.len());
-    for line in lines.values() {
-        writeln!(text, "{line}").expect("a string");
+    let mut push = |line: &str| {
+        text.push_str(line);
+        text.push('\n');
+    };
+    for line in whole.lines() {
+        let key = manifest_key(line);
+        while let Some((_, new)) = changes.next_if(|(path, _)| *path < key) {
+            new.map(&mut push);
+        }
+        match changes.next_if(|(path, _)| *path == key) {
+            Some((_, new)) => drop(new.map(&mut push)),
+            None => push(line),
+        }
     }
+    changes.filter_map(|(_, new)| new).for_each(push);
     TreeManifest::from_text(text)
 }
 
 /// The lines of `after` that `base` does not have, and the paths that it has beyond them.
 pub(crate) fn delta(base_id: &SnapshotId, base: &TreeManifest, after: &TreeManifest) -> String {
-    let (ours, theirs) = (by_path(base.as_text()), by_path(after.as_text()));
-    let mut text = format!("base {base_id}\n");
-    for line in ours.iter().filter(|(path, _)| !theirs.contains_key(*path)).map(|(_, line)| line) {
-        writeln!(text, "- {}", manifest_path(line)).expect("a string");
+    let (mut removed, mut added) = (String::new(), String::new());
+    let mut ours = base.as_text().lines().peekable();
+    let mut remove = |line: &str| writeln!(removed, "- {}", manifest_path(line)).expect("a string");
+    for line in after.as_text().lines() {
+        let key = manifest_key(line);
+        while let Some(gone) = ours.next_if(|ours| manifest_key(ours) < key) {
+            remove(gone);
+        }
+        if ours.next_if(|ours| manifest_key(ours) == key) != Some(line) {
+            writeln!(added, "+ {line}").expect("a string");
+        }
     }
-    for line in theirs.iter().filter(|(path, line)| ours.get(*path) != Some(line)).map(|(_, line)| line) {
-        writeln!(text, "+ {line}").expect("a string");
-    }
-    text
-}
-
-fn by_path(text: &str) -> BTreeMap<Vec<u8>, &str> {
-    text.lines().map(|line| (sort_key(manifest_path(line)), line)).collect()
-}
-
-/// Manifests are sorted by the unescaped path, in which the root is empty.
-fn sort_key(path: &str) -> Vec<u8> {
-    unescape(if path == "." { "" } else { path })
+    ours.for_each(remove);
+    format!("base {base_id}\n{removed}{added}")
 }
 
 #[cfg(test)]

@@ -369,27 +369,44 @@ impl Repo {
                 )));
             }
         }
-        self.refuse_same_directory(&dir)?;
+        self.refuse_same_directory(path)?;
         let parent = atomic::parent(&dir);
         self.env.fs.sync_dir(parent).doing("sync", parent)
     }
 
-    /// Refuses a directory that a worktree has under another name: some filesystems ignore case.
-    fn refuse_same_directory(&self, dir: &Path) -> Result<()> {
-        let new = self.env.fs.meta(dir).doing("stat", dir)?;
+    /// Refuses a directory that a worktree has, contains or is in under another name: some filesystems ignore case.
+    fn refuse_same_directory(&self, new: &PayloadPath) -> Result<()> {
+        let of_new = self.identities(new)?;
         for other in self.all_worktrees()? {
-            let path = self.payload(&other);
-            let found = absent_is_none(self.env.fs.meta(&path)).doing("stat", &path)?;
-            if path != dir && found.is_some_and(|it| (it.device, it.inode) == (new.device, new.inode)) {
+            if other.path == *new {
+                continue;
+            }
+            let of_other = self.identities(&other.path)?;
+            let is_in = |inner: &[FileIdentity], outer: &[FileIdentity], path: &PayloadPath| {
+                outer.len() == path.as_path().components().count()
+                    && outer.last().is_some_and(|outer| inner.contains(outer))
+            };
+            if is_in(&of_new, &of_other, &other.path) || is_in(&of_other, &of_new, new) {
                 return Err(Error::invalid(format!(
-                    "this is the directory of another worktree under another name; choose another path: path={} \
-                     worktree={}",
-                    dir.display(),
+                    "this directory overlaps with that of another worktree under another name; choose another path: \
+                     path={} worktree={}",
+                    new.as_path().display(),
                     other.worktree_id
                 )));
             }
         }
         Ok(())
+    }
+
+    /// The directories on the way to a worktree's, and its own, as far as they are there.
+    fn identities(&self, path: &PayloadPath) -> Result<Vec<FileIdentity>> {
+        let (mut dir, mut found) = (self.layout.root().to_owned(), Vec::new());
+        for part in path.as_path().components() {
+            dir.push(part);
+            let Some(meta) = absent_is_none(self.env.fs.meta(&dir)).doing("stat", &dir)? else { break };
+            found.push((meta.device, meta.inode));
+        }
+        Ok(found)
     }
 
     /// Refuses to begin a sequence whose tokens would repeat those of an earlier worktree of this name.
@@ -458,7 +475,10 @@ impl Repo {
 }
 
 /// Attempts to add a worktree beside others that overlap with it.
-const ADD_ATTEMPTS: u64 = 6;
+const ADD_ATTEMPTS: u64 = 10;
+
+/// Device and inode.
+type FileIdentity = (u64, u64);
 
 /// Lets the directory's group write to it, and gives new names in it to that group.
 fn share_with_group(dir: &Path) -> Result<()> {

@@ -347,16 +347,21 @@ impl Repo {
     /// Scans until the last change in the tree is at least one step of the file clock ago.
     ///
     /// File times advance in steps of some milliseconds, or of a second. A second write within one step
-    /// leaves no trace in the metadata, so a file that changed this recently could change again unnoticed.
+    /// leaves no trace in the metadata, so a file that changed this recently could change again unnoticed. Once the step
+    /// is over, only the metadata of such names has to be read again: a name that came or went meanwhile shows in the
+    /// scan after the copy.
     pub(crate) fn scan_at_rest(&self, source: &Root, ignored: &IgnoreRules) -> Result<Vec<Item>> {
         let began = self.env.clock.monotonic();
         loop {
             let now = probe::read(&self.env, &self.layout)?.now.fs;
             let items = tree::scan_kept(source, ignored)?;
-            let latest = items.iter().max_by_key(|item| item.print.changed).expect("the root is there");
-            let (seconds, nanos) = latest.print.changed;
-            let changed_ms = seconds * 1000 + i64::try_from(nanos / 1_000_000).expect("under 1000");
-            if changed_ms < now.0 - CLOCK_STEP_MS {
+            let is_recent = |item: &&Item| !is_at_rest(item, now);
+            let Some(latest) = items.iter().filter(is_recent).max_by_key(|item| item.print.changed) else {
+                return Ok(items);
+            };
+            // The scan may have taken longer than a step.
+            let now = probe::read(&self.env, &self.layout)?.now.fs;
+            if is_at_rest(latest, now) && tree::are_unchanged(source, items.iter().filter(is_recent)) {
                 return Ok(items);
             }
             if self.env.clock.monotonic().since(began) > REST_MS {
@@ -435,6 +440,13 @@ impl PublishAuthority {
 const CLOCK_STEP_MS: i64 = 25;
 /// How long to wait for a tree to stop changing: longer than the one-second step of some network filesystems.
 const REST_MS: Millis = 1_500;
+
+/// Whether the name changed at least a step of the file clock before `now`.
+fn is_at_rest(item: &Item, now: UnixMs) -> bool {
+    let (seconds, nanos) = item.print.changed;
+    let changed_ms = seconds * 1000 + i64::try_from(nanos / 1_000_000).expect("under 1000");
+    changed_ms < now.0 - CLOCK_STEP_MS
+}
 
 /// The number of files and the sum of their sizes.
 fn totals(manifest: &TreeManifest) -> (u64, u64) {

@@ -30,10 +30,11 @@ pub(crate) use durable::make_durable;
 pub(crate) use ignore::IgnoreRules;
 pub(crate) use layers::{LayeredTree, TreeSource};
 pub use manifest::{ManifestLine, NodeContent, TreeManifest};
-pub(crate) use manifest::{manifest_path, manifest_paths};
+pub(crate) use manifest::{manifest_key, manifest_path, manifest_paths, sort_key};
 pub(crate) use remove::remove;
 pub(crate) use scan::{
-    Fingerprint, Item, Shape, fingerprint, first_difference, rename_hard_links, scan, scan_at, scan_kept,
+    Fingerprint, Item, Shape, are_unchanged, fingerprint, first_difference, rename_hard_links, scan, scan_at,
+    scan_kept,
 };
 pub(crate) use whole_clone::clone_whole;
 
@@ -99,6 +100,11 @@ impl RelPath {
         Ok(parsed)
     }
 
+    /// The path that is shown as `text`.
+    pub(crate) fn from_escaped(text: &str) -> Self {
+        Self(sort_key(text).into_owned())
+    }
+
     /// The directory that has this name; none for the root.
     pub(crate) fn parent(&self) -> Option<Self> {
         if self.0.is_empty() {
@@ -124,6 +130,11 @@ impl RelPath {
         self.0.rsplit(|byte| *byte == b'/').next().unwrap_or_default()
     }
 
+    /// The bytes that paths are sorted by: none for the root.
+    pub(crate) fn sort_key(&self) -> &[u8] {
+        &self.0
+    }
+
     /// The path for a system call.
     pub fn as_bytes(&self) -> &[u8] {
         if self.0.is_empty() { b"." } else { &self.0 }
@@ -134,7 +145,11 @@ impl RelPath {
 /// ASCII character, and `%` itself, as `%` and two hexadecimal digits.
 impl fmt::Display for RelPath {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&escape(self.as_bytes()))
+        let bytes = self.as_bytes();
+        match std::str::from_utf8(bytes) {
+            Ok(text) if bytes.iter().copied().all(is_plain) => f.write_str(text),
+            _ => f.write_str(&escape(bytes)),
+        }
     }
 }
 
@@ -144,10 +159,15 @@ impl fmt::Debug for RelPath {
     }
 }
 
+/// Whether the byte is written as it is.
+fn is_plain(byte: u8) -> bool {
+    byte.is_ascii_graphic() && byte != b'%'
+}
+
 pub(crate) fn escape(bytes: &[u8]) -> String {
     let mut text = String::with_capacity(bytes.len());
     for byte in bytes {
-        if byte.is_ascii_graphic() && *byte != b'%' {
+        if is_plain(*byte) {
             text.push(char::from(*byte));
         } else {
             text.push('%');

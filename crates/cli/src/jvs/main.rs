@@ -25,6 +25,7 @@ use clap::builder::Resettable;
 use clap::{CommandFactory, FromArgMatches};
 use cli::child::become_command;
 use cli::output::requested;
+use cli::usage::with_tips;
 use worktree::error::{Error, ErrorClass};
 
 use crate::args::{JvsArgs, JvsCommand};
@@ -53,8 +54,14 @@ fn main() -> ExitCode {
 /// Parses the command line, with environment variables as defaults.
 fn parse() -> Result<JvsArgs, clap::Error> {
     let mut command = without_empty_env(JvsArgs::command());
-    let mut matches = command.try_get_matches_from_mut(std::env::args_os())?;
-    JvsArgs::from_arg_matches_mut(&mut matches).map_err(|error| error.format(&mut command))
+    let matches = command.try_get_matches_from_mut(std::env::args_os());
+    let parsed = matches.and_then(|mut matches| {
+        JvsArgs::from_arg_matches_mut(&mut matches).map_err(|error| error.format(&mut command))
+    });
+    parsed.map_err(|refusal| {
+        let words: Vec<_> = std::env::args_os().skip(1).collect();
+        if refusal.use_stderr() { with_tips(refusal, JvsArgs::command(), &words) } else { refusal }
+    })
 }
 
 /// An empty variable counts as unset: `JVS_SESSION_ID= jvs …` is how a shell user unsets one for a command.
@@ -71,6 +78,10 @@ fn dispatch(args: &JvsArgs) -> Result<CommandOutput, Error> {
         JvsCommand::Init(init) => return commands::init(init),
         JvsCommand::Completions(completions) => {
             let script = completions.script(JvsArgs::command());
+            if args.format().is_parsed() {
+                let script = String::from_utf8_lossy(&script);
+                return Ok(CommandOutput::new(serde_json::json!({ "script": script }), ""));
+            }
             let written = std::io::stdout().write_all(&script);
             written.map_err(|cause| Error::io("write", "standard output".as_ref(), &cause))?;
             return Ok(CommandOutput::new((), ""));

@@ -76,8 +76,8 @@ fn conflict(held: &LockRecord) -> Error {
     Error::new(
         ErrorClass::LockConflict,
         format!(
-            "the worktree is locked; retry when its holder has released it, or steal it after stealable_at: \
-             holder={} lease_expires_at={} stealable_at={}",
+            "the worktree is locked; `jvs run --wait` and `jvs lock acquire --wait` wait for it, and after stealable_at it \
+             can be stolen: holder={} lease_expires_at={} stealable_at={}",
             held.holder_id,
             held.lease_expires_at.rfc3339(),
             stealable_at.rfc3339()

@@ -80,3 +80,21 @@ fn hash_behind(
     }
     Ok((hasher.count(), hasher.finalize().into()))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Another process truncated the copy while it was hashed, and the hash waited for ever for bytes that were gone.
+    #[test]
+    fn a_copy_that_was_truncated_ends_its_hash() {
+        let copy = OwnedFd::from(tempfile::tempfile().expect("a file for the test"));
+        let path = RelPath::parse("large".as_ref()).expect("plain");
+        rustix::io::write(&copy, b"half").expect("writable");
+        let (written, to_hash) = mpsc::channel();
+        written.send(8).expect("the other end is here");
+        drop(written);
+        let refused = hash_behind(&copy, &path, to_hash, &mut [0; 64]).expect_err("four bytes are missing");
+        assert!(refused.detail().contains("read back all of"), "{refused}");
+    }
+}

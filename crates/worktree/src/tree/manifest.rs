@@ -10,10 +10,11 @@
 //! Lines are sorted by the path's bytes; names are escaped, so a line is a line. The content hash is BLAKE3
 //! of the manifest's bytes: two trees have the same hash if and only if paths, modes, bytes and links agree.
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::fmt::Write;
 
-use super::{RelPath, escape};
+use super::{RelPath, escape, unescape};
 use crate::ids::Digest;
 
 /// The content of one name in a tree.
@@ -116,6 +117,20 @@ impl TreeManifest {
 /// The escaped path of a manifest's line.
 pub(crate) fn manifest_path(line: &str) -> &str {
     line.rsplit(' ').next().unwrap_or(line)
+}
+
+/// The bytes by which a manifest's lines are sorted.
+pub(crate) fn manifest_key(line: &str) -> Cow<'_, [u8]> {
+    sort_key(manifest_path(line))
+}
+
+/// The bytes by which an escaped path is sorted: the unescaped ones, and none for the root.
+pub(crate) fn sort_key(path: &str) -> Cow<'_, [u8]> {
+    match path {
+        "." => Cow::Borrowed(&[]),
+        _ if path.contains('%') => Cow::Owned(unescape(path)),
+        _ => Cow::Borrowed(path.as_bytes()),
+    }
 }
 
 /// The escaped paths of a manifest, in its order.

@@ -1,5 +1,6 @@
 //! Removing a tree regardless of its permission bits, and never through a link.
 
+use std::ffi::OsStr;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
@@ -14,13 +15,13 @@ use crate::fs::Fs;
 /// Removes `path` and everything below it; names that no longer exist are skipped.
 pub(crate) fn remove(fs: &dyn Fs, path: &Path) -> Result<()> {
     let name = path.as_os_str().as_bytes();
-    let Some(mut here) = remove_name(fs, CWD, name, path)? else { return Ok(()) };
+    let Some(mut here) = remove_name(fs, CWD, name, path, &[])? else { return Ok(()) };
     // The directories above `here`, which are opened again by `..`: held open, a deep tree would need more
     // descriptors than a process may have.
     let mut above: Vec<Level> = Vec::new();
     loop {
         if let Some(name) = here.names.pop() {
-            if let Some(below) = remove_name(fs, &here.dir, &name, path)? {
+            if let Some(below) = remove_name(fs, &here.dir, &name, path, &above)? {
                 let OpenDir { dir, names } = std::mem::replace(&mut here, below);
                 let identity = identity(&dir).doing("stat", path)?;
                 above.push(Level { identity, names, within: name });
@@ -48,8 +49,14 @@ struct Level {
     within: Vec<u8>,
 }
 
-/// Removes `name` unless it is a directory, which is opened instead.
-fn remove_name(fs: &dyn Fs, parent: impl AsFd, name: &[u8], whole: &Path) -> Result<Option<OpenDir>> {
+/// Removes `name` unless it is a directory, which is opened instead. `above` leads from the tree to `parent`.
+fn remove_name(
+    fs: &dyn Fs,
+    parent: impl AsFd,
+    name: &[u8],
+    whole: &Path,
+    above: &[Level],
+) -> Result<Option<OpenDir>> {
     fs.step().doing("remove", whole)?;
     let refused = match unlinkat(&parent, name, AtFlags::empty()) {
         Ok(()) | Err(Errno::NOENT) => return Ok(None),
@@ -59,8 +66,9 @@ fn remove_name(fs: &dyn Fs, parent: impl AsFd, name: &[u8], whole: &Path) -> Res
     let opened = match open_dir(&parent, name) {
         // A file that may not be removed, such as an immutable one.
         Err(Errno::NOTDIR | Errno::LOOP) => {
-            let name = whole.join(std::ffi::OsStr::from_bytes(name));
-            return Err(refused).doing("remove", &name);
+            let below = above.iter().map(|level| &level.within[..]).chain([name]);
+            let path = below.fold(whole.to_owned(), |path, name| path.join(OsStr::from_bytes(name)));
+            return Err(refused).doing("remove", &path);
         }
         other => other.doing("open the directory", whole)?,
     };

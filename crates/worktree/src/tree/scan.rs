@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::os::fd::AsFd;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use rustix::fs::{AtFlags, Dir, Stat, StatxAttributes, StatxFlags, fstat, readlinkat, statat, statx};
 use rustix::io::Errno;
@@ -110,13 +111,15 @@ pub(crate) fn scan_at(root: &Root, path: &RelPath) -> Result<Vec<Item>> {
 fn scan_from(root: &Root, top: Item, ignored: &IgnoreRules) -> Result<Vec<Item>> {
     let device = top.print.device;
     let mut items = vec![top];
-    let mut next = 0;
-    while next < items.len() {
-        if items[next].shape == Shape::Dir {
-            let path = items[next].path.clone();
-            scan_dir(root, &path, device, ignored, &mut items)?;
-        }
-        next += 1;
+    let mut level = 0;
+    while level < items.len() {
+        let dirs: Vec<RelPath> = items[level..]
+            .iter()
+            .filter(|item| item.shape == Shape::Dir)
+            .map(|item| item.path.clone())
+            .collect();
+        level = items.len();
+        items.extend(scan_dirs(root, &dirs, device, ignored)?);
     }
     items.sort_unstable_by(|one, other| one.path.cmp(&other.path));
     name_hard_links(&mut items);
@@ -136,6 +139,15 @@ pub(crate) fn first_difference(before: &[Item], after: &[Item]) -> Option<RelPat
     longer.get(before.len().min(after.len())).map(|item| item.path.clone())
 }
 
+/// Whether the metadata of all `items` is as it was when they were scanned.
+pub(crate) fn are_unchanged<'a>(root: &Root, mut items: impl Iterator<Item = &'a Item>) -> bool {
+    let stat = |path: &RelPath| match path.parent() {
+        None => fstat(root),
+        Some(parent) => statat(root.open_dir(&parent)?, path.name(), AtFlags::SYMLINK_NOFOLLOW),
+    };
+    items.all(|item| stat(&item.path).is_ok_and(|stat| Fingerprint::of(&stat).same(&item.print)))
+}
+
 /// The fingerprint of a scan: another scan has the same if and only if nothing changed. The times of the root are
 /// left out, because moving a directory changes them; a name that was created or removed in it shows anyway.
 pub(crate) fn fingerprint(items: &[Item]) -> Digest {
@@ -150,6 +162,36 @@ pub(crate) fn fingerprint(items: &[Item]) -> Digest {
     }
     Digest::of(text.as_bytes())
 }
+
+/// The names in `dirs`, in any order. Many directories are read by as many threads as there are cores.
+fn scan_dirs(root: &Root, dirs: &[RelPath], device: u64, ignored: &IgnoreRules) -> Result<Vec<Item>> {
+    let next = AtomicUsize::new(0);
+    let work = || {
+        let mut items = Vec::new();
+        while let Some(path) = dirs.get(next.fetch_add(1, Ordering::Relaxed)) {
+            scan_dir(root, path, device, ignored, &mut items)?;
+        }
+        Ok(items)
+    };
+    let cores = std::thread::available_parallelism().map_or(1, usize::from);
+    let threads = cores.min(MOST_THREADS).min(dirs.len() / DIRS_PER_THREAD);
+    if threads < 2 {
+        return work();
+    }
+    let found: Vec<Result<Vec<Item>>> = std::thread::scope(|scope| {
+        let workers: Vec<_> = (0..threads).map(|_| scope.spawn(work)).collect();
+        workers.into_iter().map(|worker| worker.join().expect("a worker does not panic")).collect()
+    });
+    let mut items = Vec::new();
+    for found in found {
+        items.append(&mut found?);
+    }
+    Ok(items)
+}
+
+/// Directories for which another thread is worth its start.
+const DIRS_PER_THREAD: usize = 8;
+const MOST_THREADS: usize = 8;
 
 fn scan_dir(
     root: &Root,
@@ -191,6 +233,9 @@ fn scan_name(
     if ignored.ignores(&path, kind_of(&stat) == FileKind::Dir) {
         return Ok(None);
     }
+    if path.as_bytes().len() >= PATH_MAX {
+        return Err(too_long(&path));
+    }
     let print = Fingerprint::of(&stat);
     // Subvolumes of btrfs, and files of some overlays, have devices of their own and are not mounted.
     if print.device != device && is_mount(&dir, name) {
@@ -216,6 +261,20 @@ fn scan_name(
         }
     };
     Ok(Some(Item { path, shape, print, layer: 0 }))
+}
+
+/// The longest path that the system opens in one call, with a zero byte at its end.
+const PATH_MAX: usize = 4096;
+
+/// Names only the beginning of the path.
+fn too_long(path: &RelPath) -> Error {
+    let text: String = path.to_string().chars().take(80).collect();
+    Error::invalid(format!(
+        "a path in the worktree is longer than {} bytes, so it cannot be copied; move it up, or leave it out with \
+         .jvsignore: bytes={} path={text}...",
+        PATH_MAX - 1,
+        path.as_bytes().len()
+    ))
 }
 
 /// Whether `name` is on another mount than the directory that holds it; where the kernel does not tell, a device of its
@@ -252,4 +311,64 @@ fn name_hard_links(items: &mut [Item]) {
 
 fn refused(path: &RelPath, action: &str, cause: Errno) -> Error {
     Error::io(action, std::path::Path::new(&path.to_string()), &cause.into())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fs;
+
+    /// More directories than one thread reads.
+    #[test]
+    fn many_directories_are_scanned_as_few_are() {
+        let dir = tempfile::tempdir().expect("a directory for the test");
+        let mut expected = vec![String::from(".")];
+        for n in 0..4 * DIRS_PER_THREAD {
+            let below = format!("{n:02}/below");
+            fs::create_dir_all(dir.path().join(&below)).expect("writable");
+            fs::write(dir.path().join(&below).join("file"), b"x").expect("writable");
+            expected.extend([format!("{n:02}"), below.clone(), format!("{below}/file")]);
+        }
+        let root = Root::open(dir.path()).expect("a directory");
+        let found: Vec<String> =
+            scan(&root).expect("readable").iter().map(|item| item.path.to_string()).collect();
+        assert_eq!(found, expected);
+        std::os::unix::net::UnixListener::bind(dir.path().join("20/below/socket")).expect("writable");
+        let refused = scan(&root).expect_err("a socket").to_string();
+        assert!(refused.contains("20/below/socket"), "{refused}");
+    }
+
+    /// Some network filesystems repeat inode numbers: two files were taken for one, and the second came back with the
+    /// content of the first.
+    #[test]
+    fn files_with_one_name_each_are_no_links_even_with_the_same_inode() {
+        let dir = tempfile::tempdir().expect("a directory for the test");
+        fs::write(dir.path().join("a"), b"1").expect("writable");
+        fs::write(dir.path().join("b"), b"2").expect("writable");
+        fs::write(dir.path().join("c"), b"3").expect("writable");
+        fs::hard_link(dir.path().join("c"), dir.path().join("d")).expect("writable");
+        let mut items = scan(&Root::open(dir.path()).expect("a directory")).expect("readable");
+        let inode = items[1].print.inode;
+        items[2].print.inode = inode;
+        rename_hard_links(&mut items);
+        let shapes: Vec<Shape> = items.into_iter().map(|item| item.shape).collect();
+        let first = RelPath::parse("c".as_ref()).expect("plain");
+        assert_eq!(shapes, [Shape::Dir, Shape::File, Shape::File, Shape::File, Shape::HardLink { first }]);
+    }
+
+    #[test]
+    fn every_change_of_metadata_is_noticed() {
+        let dir = tempfile::tempdir().expect("a directory for the test");
+        let file = dir.path().join("sub/file");
+        fs::create_dir(dir.path().join("sub")).expect("writable");
+        fs::write(&file, b"x").expect("writable");
+        let root = Root::open(dir.path()).expect("a directory");
+        let items = scan(&root).expect("readable");
+        assert!(are_unchanged(&root, items.iter()));
+        fs::write(&file, b"longer").expect("writable");
+        assert!(!are_unchanged(&root, items.iter()), "another size");
+        let items = scan(&root).expect("readable");
+        fs::remove_file(&file).expect("there");
+        assert!(!are_unchanged(&root, items.iter()), "gone");
+    }
 }

@@ -2,7 +2,8 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering::SeqCst};
+use std::sync::{Arc, Barrier};
 
 use worktree::doctor::DoctorRequest;
 use worktree::error::{Error, ErrorClass};
@@ -107,6 +108,49 @@ fn a_removal_that_comes_second_removes_nothing() {
         let report = fixture.repo.doctor(DoctorRequest::default()).expect("readable");
         assert!(report.findings.is_empty(), "{:?}", report.findings);
     }
+}
+
+/// Two adds of overlapping paths each saw the other's record, both withdrew, and no worktree was there. Both now try again,
+/// after pauses of different lengths.
+#[test]
+fn of_two_adds_that_both_withdraw_one_succeeds() {
+    let fixture = Fixture::new();
+    let (both_checked, both_created) = (Arc::new(Barrier::new(2)), Arc::new(Barrier::new(2)));
+    let add = |name: &str, path: &str| {
+        let (checked, created) = (Arc::clone(&both_checked), Arc::clone(&both_created));
+        let step = AtomicU32::new(0);
+        // The first time, the calls after each of the two checks of the other's record meet.
+        let layer = HookedFs::new(move |call, path| {
+            let is_record = path.parent().is_some_and(|dir| dir.ends_with("worktrees"));
+            if call == Call::Link && is_record && step.compare_exchange(0, 1, SeqCst, SeqCst).is_ok() {
+                checked.wait();
+            } else if call == Call::List
+                && path.ends_with("worktrees")
+                && step.compare_exchange(1, 2, SeqCst, SeqCst).is_ok()
+            {
+                created.wait();
+            }
+            CallOutcome::Proceed
+        });
+        let clock = Arc::new(worktree::clock::SystemClock::new());
+        let env = crate::support::env(fixture.dir.path(), Arc::new(layer), clock);
+        let repo = worktree::repo::Repo::open(env, fixture.repo.layout().root()).expect("ours");
+        let new = NewWorktree {
+            path: PathBuf::from(path).try_into().expect("valid"),
+            ..new_worktree(name, Mode::Exclusive)
+        };
+        std::thread::spawn(move || repo.add_worktree(new).map(drop))
+    };
+    let results = [add("outer", "a"), add("inner", "a/b")].map(|thread| thread.join().expect("no panic"));
+    let stay = results.iter().filter(|result| result.is_ok()).count();
+    assert_eq!(stay, 1, "{results:?}");
+    let refused = results.into_iter().find_map(Result::err).expect("one is refused");
+    assert_eq!(refused.class(), ErrorClass::Invalid, "{refused}");
+    let named = fixture.repo.worktrees().expect("readable");
+    assert!(
+        named.iter().any(|one| refused.detail().contains(&format!("worktree={}", one.worktree_id))),
+        "{refused}"
+    );
 }
 
 /// On a filesystem that ignores case, `.JVS` is the directory of the records.

@@ -19,6 +19,7 @@ mod damaged;
 mod doctor;
 mod edges;
 mod faults;
+mod filesystems;
 mod fold;
 mod interleave;
 mod juicefs;

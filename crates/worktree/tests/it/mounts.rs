@@ -18,7 +18,7 @@ use worktree::fs::RealFs;
 use worktree::ids::SessionId;
 use worktree::policy::LockPolicy;
 use worktree::record::EntryEvent;
-use worktree::repo::Repo;
+use worktree::repo::{NewWorktree, Repo};
 use worktree::restore::RestoreRequest;
 use worktree::retention::KeepPolicy;
 use worktree::snapshot::{Consistency, Descriptor};
@@ -28,13 +28,13 @@ use worktree::worktree::{Mode, Worktree};
 use crate::support::{env, new_worktree, request, snapshot};
 
 /// A mount that ends with the test.
-struct Mount {
+pub(crate) struct Mount {
     at: PathBuf,
 }
 
 impl Mount {
     /// `None` if mounting is not permitted here.
-    fn new(at: &Path, arguments: &[&str]) -> Option<Self> {
+    pub(crate) fn new(at: &Path, arguments: &[&str]) -> Option<Self> {
         let mut mount = Command::new("mount");
         let done = mount.args(arguments).arg(at).stderr(Stdio::null()).status().is_ok_and(|it| it.success());
         if !done {
@@ -50,12 +50,12 @@ impl Drop for Mount {
     }
 }
 
-fn open_env(dir: &Path) -> worktree::env::Env {
+pub(crate) fn open_env(dir: &Path) -> worktree::env::Env {
     env(dir, Arc::new(RealFs), Arc::new(SystemClock::new()))
 }
 
 /// A repository in `root` with the snapshots "one" and "two" of one file, and its lock held.
-fn two_snapshots(dir: &Path, root: &Path) -> (Repo, Worktree, SessionId, [Descriptor; 2]) {
+pub(crate) fn two_snapshots(dir: &Path, root: &Path) -> (Repo, Worktree, SessionId, [Descriptor; 2]) {
     fs::create_dir(root).expect("writable");
     let repo = Repo::init(open_env(dir), root, LockPolicy::DEFAULT).expect("an empty directory");
     let main = repo.add_worktree(new_worktree("main", Mode::Exclusive)).expect("a new name");
@@ -144,6 +144,32 @@ fn records_on_another_filesystem_than_the_worktree_are_refused_before_the_commit
     let refused = repo.add_worktree(new_worktree("other", Mode::Shared)).expect_err("another filesystem");
     assert!(refused.detail().contains("the repository's filesystem"), "{refused}");
     assert_refused_and_usable(&repo, &main, &session, &taken, "another filesystem than .jvs");
+}
+
+/// Stands for a filesystem that ignores case, on which `MAIN` is `main`: its second name was accepted beside the first.
+#[test]
+fn a_worktrees_directory_under_another_name_is_refused_at_any_depth() {
+    let dir = tempfile::tempdir().expect("a directory for the test");
+    let root = dir.path().join("repo");
+    let (repo, main, ..) = two_snapshots(dir.path(), &root);
+    fs::create_dir_all(root.join("area/inner")).expect("writable");
+    let at = |name: &str, path: &str| NewWorktree {
+        path: PathBuf::from(path).try_into().expect("valid"),
+        ..new_worktree(name, Mode::Shared)
+    };
+    repo.add_worktree(at("inner", "area/inner")).expect("a new name");
+    let mut mounts = Vec::new();
+    for (name, of) in [("MAIN", repo.payload(&main)), ("AREA", root.join("area"))] {
+        fs::create_dir(root.join(name)).expect("writable");
+        let of = of.to_string_lossy().into_owned();
+        let Some(mount) = Mount::new(&root.join(name), &["--bind", &of]) else { return };
+        mounts.push(mount);
+    }
+    for path in ["MAIN", "MAIN/below", "AREA", "AREA/inner", "AREA/inner/below"] {
+        let refused = repo.add_worktree(at("other", path)).expect_err(path);
+        assert!(refused.detail().contains("under another name"), "{path}: {refused}");
+    }
+    repo.add_worktree(at("beside", "AREA/beside")).expect("beside the other worktree");
 }
 
 /// A filesystem that went read-only by itself: everything that only reads still works.

@@ -48,6 +48,21 @@ fn restore_path_brings_one_file_back() {
     assert_eq!(without.code, 22, "it needs the lock");
 }
 
+/// `worktree list` showed a head, and `history` said "no snapshots yet" and nothing of it.
+#[test]
+fn history_names_a_head_that_is_another_worktrees_snapshot() {
+    let (playground, _, [one, _]) = with_two_snapshots();
+    playground.json(&["worktree", "add", "other"]);
+    let acquired = playground.json(&["lock", "acquire", "--worktree", "other"]);
+    let session = acquired["lock"]["session_id"].as_str().expect("a session").to_owned();
+    let restored = playground.jvs(&["restore", &one, "--worktree", "other", "--session-id", &session]);
+    assert_eq!(restored.code, 0, "{}", restored.stderr);
+    let history = playground.jvs(&["history", "--worktree", "other"]);
+    let line = format!("the head is a snapshot of another worktree: {one}");
+    assert!(history.stdout.contains(&line), "{}", history.stdout);
+    assert_eq!(playground.json(&["history", "--worktree", "other"])["head"], json!(one));
+}
+
 /// A copy made with `cp -a` keeps the id: a session works in the copy, and releasing there made the original
 /// unreleasable.
 #[test]

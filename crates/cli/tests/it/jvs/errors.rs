@@ -68,6 +68,30 @@ fn wrong_usage_is_exit_2_and_json_when_requested() {
     assert_eq!(playground.jvs(&["run"]).code, 2, "no command to run");
 }
 
+/// The message of a locked worktree was to retry, although `--wait` waits; and `--wait 10s` was an unexpected argument.
+#[test]
+fn a_command_line_that_is_refused_names_the_one_that_was_meant() {
+    let playground = Playground::new();
+    playground.acquire();
+    let refused = playground.jvs(&["run", "--", "true"]);
+    assert_eq!(refused.code, 20, "{}", refused.stderr);
+    assert!(refused.stderr.contains("`jvs run --wait`"), "{}", refused.stderr);
+    for (words, tip) in [
+        ("run --wait 10s -- true", "put an equals sign before the value: '--wait=10s'"),
+        ("run --block 10s -- true", "a similar argument exists: '--wait'"),
+        ("lock acquire --wait 10s", "put an equals sign before the value: '--wait=10s'"),
+        ("run echo hi", "put -- before the command to run: '-- echo hi'"),
+        ("info -o json", "write '--output json' for the format, or '> ./json' for a file"),
+        ("prune", "a similar command exists: 'jvs gc'"),
+        ("commit", "a similar command exists: 'jvs snapshot'"),
+    ] {
+        let refused = playground.jvs(&words.split(' ').collect::<Vec<_>>());
+        assert!(refused.code == 2 && refused.stderr.contains(tip), "{words}: {}", refused.stderr);
+    }
+    let json = playground.jvs(&["--json", "run", "--wait", "10s", "--", "true"]).error();
+    assert!(json["detail"].as_str().is_some_and(|detail| detail.contains("'--wait=10s'")), "{json}");
+}
+
 /// A note with a line break made one snapshot look like two in `jvs history`.
 #[test]
 fn a_note_is_one_line_without_control_characters() {
@@ -78,6 +102,17 @@ fn a_note_is_one_line_without_control_characters() {
         assert_eq!((refused.code, &refused.error()["class"]), (2, &"E_INVALID".into()), "{note:?}");
     }
     assert_eq!(playground.jvs(&["snapshot", "größer: ✓", "--session-id", &session]).code, 0);
+}
+
+/// A note of 100 KB was accepted, and every `jvs history` printed all of it.
+#[test]
+fn a_note_has_at_most_a_kilobyte() {
+    let playground = Playground::new();
+    let session = playground.acquire();
+    let long = "x".repeat(1025);
+    let refused = playground.jvs(&["--json", "snapshot", &long, "--session-id", &session]);
+    assert_eq!((refused.code, &refused.error()["class"]), (2, &"E_INVALID".into()));
+    assert_eq!(playground.jvs(&["snapshot", &long[1..], "--session-id", &session]).code, 0);
 }
 
 /// `JVS_SESSION_ID= jvs …`, which unsets the variable for one command, was rejected as an invalid id.
