@@ -1,7 +1,7 @@
 //! A store in a bucket: requests, throughput and latency, beside a driver that keeps one object per key and replaces it on
 //! condition, as lock recipes on object stores do. The object store is in this process, with a fixed latency.
 //!
-//! `cargo bench -p lockd-bucket --bench figures`; arguments after `--` select parts by name (`cycles`, `latency`, `start`);
+//! `cargo bench -p lockd-bucket --bench figures`; arguments after `--` select parts by name (`cycles`, `limit`, `latency`, `start`);
 //! `LATENCY_MS` sets the latency, 30 by default.
 #![allow(missing_docs, reason = "a benchmark has no public items")]
 #![expect(clippy::disallowed_methods, reason = "a benchmark reads the clock")]
@@ -20,7 +20,7 @@ use kernel::{
     Action, Command, Commit, Credential, Etag, Identity, Limits, Location, Outcome, ResourceName, Response,
     Span, Store, Write,
 };
-use objectserver::{Dialect, ObjectServer, ServerOptions};
+use objectserver::{Dialect, Fault, ObjectServer, Operation as Received, ServerOptions};
 use sim::fixture::{grant, held, identity, key};
 use store::object::{
     MemoryObjects, ObjectBlobs, ObjectLog, ObjectOptions, Objects, RetryPolicy, UploadOptions, WriterId,
@@ -31,7 +31,8 @@ const DOCUMENT: usize = 200;
 
 fn main() {
     let picked: Vec<String> = std::env::args().skip(1).filter(|arg| !arg.starts_with("--")).collect();
-    let parts: [(&str, fn()); 3] = [("cycles", cycles), ("latency", latency), ("start", start)];
+    let parts: [(&str, fn()); 4] =
+        [("cycles", cycles), ("limit", limit), ("latency", latency), ("start", start)];
     for (name, part) in parts {
         if picked.is_empty() || picked.iter().any(|picked| picked == name) {
             part();
@@ -157,14 +158,18 @@ fn drive(engine: &Engine, callers: usize, rounds: usize) -> Duration {
     begin.elapsed()
 }
 
-/// The least that a lock per object needs: one conditional put each for acquire, update and release.
-fn drive_objects(client: &Bucket, phase: &str, callers: usize, rounds: usize) -> Duration {
+/// The least that a lock per object needs: one conditional put each for acquire, update and release. `reads`: a get before the
+/// acquire, which a caller needs to see whether another one holds the lock.
+fn drive_objects(client: &Bucket, phase: &str, callers: usize, rounds: usize, reads: bool) -> Duration {
     let begin = Instant::now();
     std::thread::scope(|scope| {
         for caller in 0..callers {
             let run = move || {
                 for put in 0..rounds * 3 {
                     let name = format!("cas/{phase}/{caller}/{put}");
+                    if reads && put % 3 == 0 {
+                        client.get(&name).expect_err("a free name");
+                    }
                     client.put_if_absent(&name, &[b'7'; DOCUMENT + 100]).expect("a free name");
                 }
             };
@@ -176,8 +181,24 @@ fn drive_objects(client: &Bucket, phase: &str, callers: usize, rounds: usize) ->
 
 fn cycles() {
     println!("acquire + update + release, {} ms a request", latency_ms());
-    for (callers, rounds) in [(64, 15), (2048, 6)] {
+    compare(&[(64, 15), (2048, 6)], None);
+}
+
+/// The same with the writes that S3 takes, of all that it takes at least in one prefix.
+fn limit() {
+    println!("acquire + update + release, {} ms a request, at most {S3_PUTS} puts a second", latency_ms());
+    compare(&[(2048, 6)], Some(S3_PUTS));
+}
+
+/// S3 takes at least this many writes per second and prefix, by its documentation.
+const S3_PUTS: u32 = 3500;
+
+fn compare(sizes: &[(usize, usize)], puts_per_second: Option<u32>) {
+    for &(callers, rounds) in sizes {
         let server = object_server(latency_ms());
+        if let Some(limit) = puts_per_second {
+            server.add_fault(Fault::rate_limited(limit).on(&[Received::Put]));
+        }
         let client = client(&server);
         let engine = open(Arc::new(client.clone()), client.retry_policy(), Options::default());
         drive(&engine, callers, 1);
@@ -186,14 +207,16 @@ fn cycles() {
         let done = callers * rounds;
         let requests = (client.counts().total() - before) as f64 / done as f64 * 1000.0;
         let rate = done as f64 / took.as_secs_f64();
-        drive_objects(&client, "first", callers, 1);
-        let beside = done as f64 / drive_objects(&client, "measured", callers, rounds).as_secs_f64();
+        drive_objects(&client, "first", callers, 1, false);
+        let beside = done as f64 / drive_objects(&client, "measured", callers, rounds, false).as_secs_f64();
+        let reading = done as f64 / drive_objects(&client, "reading", callers, rounds, true).as_secs_f64();
         println!(
             "{callers:5} callers: {rate:8.0} cycles/s, {requests:6.1} requests per 1,000 cycles; an object per key: \
              {beside:8.0} cycles/s, 3000 requests; ratio {:.2}, {:.0} times fewer requests",
             rate / beside,
             3000.0 / requests
         );
+        println!("      with a get before each acquire: {reading:8.0} cycles/s; ratio {:.2}", rate / reading);
     }
 }
 

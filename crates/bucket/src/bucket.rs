@@ -10,10 +10,12 @@ use object_store::list::PaginatedListOptions;
 use object_store::path::Path;
 use object_store::{GetOptions, GetRange, ObjectStoreExt as _, PutMode, PutOptions, PutPayload};
 use store::object::{
-    NewObject, ObjectRange, ObjectUpload, Objects, ObjectsError, ObjectsErrorKind, Page, Pause, RetryPolicy,
+    NewObject, ObjectRange, ObjectStream, ObjectUpload, Objects, ObjectsError, ObjectsErrorKind, Page, Part,
+    Pause, RetryPolicy,
 };
 
 use crate::counts::RequestCounts;
+use crate::download::Download;
 use crate::exchange::{Exchange, Response};
 use crate::http::Connector;
 use crate::options::BucketOptions;
@@ -33,6 +35,9 @@ const PAUSE_MIN: Duration = Duration::from_millis(25);
 const PAUSE_MAX: Duration = Duration::from_secs(1);
 /// The host of GCS: its S3 dialect ignores the condition of a put.
 const GCS_HOST: &str = "storage.googleapis.com";
+
+/// The end of the names of directory buckets, which Amazon reserves for them.
+const DIRECTORY_BUCKET: &str = "--x-s3";
 
 /// A client of one bucket. Clones share it.
 #[derive(Clone)]
@@ -102,12 +107,20 @@ fn random_byte() -> u8 {
     byte[0]
 }
 
-fn stopped() -> ObjectsError {
+pub(crate) fn stopped() -> ObjectsError {
     ObjectsError::new(ObjectsErrorKind::TimedOut, "the client of the object store has ended")
 }
 
-/// The S3 dialect of GCS takes conditions on reads only: two servers would own one log.
+/// Refuses what is known by its name not to be fit. The S3 dialect of GCS takes conditions on reads only: two servers would
+/// own one log.
 fn check_endpoint(url: &BucketUrl, options: &BucketOptions) -> Result<(), String> {
+    if url.provider == Provider::S3 && url.bucket.ends_with(DIRECTORY_BUCKET) {
+        return Err(format!(
+            "directory buckets (S3 Express) list names in no order, and the end of a log is found by a list; use a general \
+             purpose bucket: bucket={}",
+            url.bucket
+        ));
+    }
     let endpoint = options.endpoint.as_deref().unwrap_or_default();
     if url.provider == Provider::S3 && endpoint.contains(GCS_HOST) {
         return Err(format!(
@@ -285,6 +298,10 @@ impl Objects for Bucket {
         self.run(move |bucket| async move { bucket.get_range(&name, offset, length).await })
     }
 
+    fn open_range(&self, range: &ObjectRange) -> Result<Option<Box<dyn ObjectStream>>, ObjectsError> {
+        Ok(Some(Box::new(Download::open(&self.0, range)?)))
+    }
+
     fn head(&self, name: &str) -> Result<u64, ObjectsError> {
         let name = name.to_string();
         self.run(|bucket| async move { bucket.head(&name).await })
@@ -303,6 +320,11 @@ impl Objects for Bucket {
     fn put(&self, name: &str, bytes: &[u8]) -> Result<(), ObjectsError> {
         let (name, bytes) = (name.to_string(), Bytes::copy_from_slice(bytes));
         self.run(|bucket| async move { bucket.put(&name, bytes, PutMode::Overwrite).await })
+    }
+
+    fn put_part_if_absent(&self, name: &str, content: &Part) -> Result<(), ObjectsError> {
+        let (name, content) = (name.to_string(), content.clone());
+        self.run(|bucket| async move { bucket.put_part_if_absent(&name, &content).await })
     }
 
     fn begin_upload(&self, name: &str) -> Result<Box<dyn ObjectUpload>, ObjectsError> {

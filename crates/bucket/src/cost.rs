@@ -6,7 +6,7 @@
 //! else with the next command: so there are 1 / (T + e^(−λT) / λ) appends a second.
 //!
 //! **What is absent.** Storage; bytes sent and received (S3 Express charges for them, the others between regions only);
-//! reads of documents; queries (one that no append follows costs a HEAD, shared by all that wait); stand-bys.
+//! reads of documents; queries (one that no append follows costs a HEAD, shared by all that wait).
 
 use std::fmt;
 use std::time::Duration;
@@ -24,6 +24,10 @@ const SNAPSHOT_BATCHES: f64 = 4096.0;
 const SNAPSHOT_REQUESTS: f64 = 3.0;
 /// Requests of a server that does nothing, for each shard and day: old uploads are listed once an hour.
 const IDLE_REQUESTS_A_DAY: f64 = 24.0;
+/// Within each silence a server overwrites its record and reads those of the others this often, and lists them once.
+const LOOKS: f64 = 4.0;
+/// With at most this many servers each follows every shard; with more, two follow each.
+const FOLLOW_ALL_MAX: u32 = 3;
 
 /// What clients do.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
@@ -44,6 +48,10 @@ pub struct Load {
     pub put_latency: Duration,
     /// The size of the parts of long documents in bytes.
     pub part_bytes: u64,
+    /// Servers of the bucket, stand-bys included.
+    pub servers: u32,
+    /// `--takeover-silence`.
+    pub takeover_silence: Duration,
 }
 
 impl Default for Load {
@@ -58,6 +66,8 @@ impl Default for Load {
             commit_interval: Duration::ZERO,
             put_latency: Duration::from_millis(60),
             part_bytes: 5 << 20,
+            servers: 1,
+            takeover_silence: Duration::from_secs(3),
         }
     }
 }
@@ -149,7 +159,9 @@ pub struct Estimate {
     pub document_requests: f64,
     /// Index objects, snapshots, floors and lists a month.
     pub maintenance_requests: f64,
-    /// GET and HEAD requests a month.
+    /// PUT and LIST requests of the servers' own records a month.
+    pub server_requests: f64,
+    /// GET and HEAD requests a month, also those of stand-bys.
     pub read_requests: f64,
     /// Requests that delete, a month.
     pub delete_requests: f64,
@@ -172,12 +184,25 @@ impl Load {
         if self.shards == 0 || self.part_bytes == 0 {
             return Err("a server has at least one shard, and parts of at least one byte".to_string());
         }
+        if self.servers == 0 || self.takeover_silence < Duration::from_secs(1) {
+            return Err("a store has at least one server, and a silence of at least 1 s".to_string());
+        }
         Ok(())
     }
 
     /// Commands that are logged: an acquire has its release, and an update of a document is one.
     fn commands_per_second(&self) -> f64 {
         2.0 * self.acquires_per_second + self.renewals_per_second + self.documents_per_second
+    }
+
+    /// Requests of the servers' own records a month, writing and reading, with those of stand-bys that follow logs.
+    fn server_requests(&self) -> (f64, f64) {
+        let silences = MONTH_S / self.takeover_silence.as_secs_f64();
+        let (servers, others) = (f64::from(self.servers), f64::from(self.servers - 1));
+        let followers = if self.servers <= FOLLOW_ALL_MAX { others } else { 2.0 };
+        let polls = if self.commands_per_second() > 0.0 { LOOKS } else { 1.0 };
+        let reads = servers * LOOKS * others + f64::from(self.shards) * followers * polls;
+        (silences * servers * (LOOKS + 1.0), silences * reads)
     }
 
     /// Requests of one document of its own object: one, or the parts, the beginning and the completion of an upload.
@@ -207,8 +232,9 @@ pub fn estimate(load: &Load, prices: &Prices) -> Result<Estimate, String> {
     let maintenance_requests = maintenance + shards * IDLE_REQUESTS_A_DAY * 30.0;
     let long_documents = if load.requests_per_document() > 0.0 { document_objects } else { 0.0 };
     let delete_requests = (append_requests + long_documents) / f64::from(prices.deletes_per_request);
-    let read_requests = append_requests / SNAPSHOT_BATCHES;
-    let writes = append_requests + document_requests + maintenance_requests;
+    let (server_requests, server_reads) = load.server_requests();
+    let read_requests = append_requests / SNAPSHOT_BATCHES + server_reads;
+    let writes = append_requests + document_requests + maintenance_requests + server_requests;
     let dollars = (writes * prices.writes_per_million
         + read_requests * prices.reads_per_million
         + delete_requests * prices.deletes_per_million)
@@ -220,6 +246,7 @@ pub fn estimate(load: &Load, prices: &Prices) -> Result<Estimate, String> {
         append_requests,
         document_requests,
         maintenance_requests,
+        server_requests,
         read_requests,
         delete_requests,
         dollars,
@@ -247,6 +274,7 @@ impl fmt::Display for Estimate {
             ("appends", self.append_requests),
             ("long documents", self.document_requests),
             ("maintenance", self.maintenance_requests),
+            ("server records", self.server_requests),
             ("reads", self.read_requests),
             ("deletions", self.delete_requests),
         ] {

@@ -8,7 +8,7 @@
 
 use std::error::Error;
 use std::fmt;
-use std::net::{IpAddr, SocketAddr};
+use std::net::SocketAddr;
 use std::path::Path;
 use std::pin::Pin;
 use std::sync::{Arc, OnceLock};
@@ -25,8 +25,7 @@ use hyper_util::client::legacy::connect::dns::Name;
 use hyper_util::rt::{TokioExecutor, TokioTimer};
 use object_store::ClientOptions;
 use object_store::client::{
-    HttpClient, HttpError, HttpErrorKind, HttpRequest, HttpRequestBody, HttpResponse, HttpResponseBody,
-    HttpService,
+    HttpClient, HttpError, HttpErrorKind, HttpRequest, HttpResponse, HttpResponseBody, HttpService,
 };
 use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::PemObject;
@@ -34,17 +33,21 @@ use rustls::{ClientConfig, RootCertStore};
 
 use crate::counts::{Operation, RequestCounts};
 use crate::exchange::Exchange;
-use crate::options::BucketOptions;
+use crate::options::{BucketOptions, PinnedAddress};
+use crate::part_body::RequestBody;
 
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 /// A connection without requests is closed after this long.
 const IDLE: Duration = Duration::from_secs(60);
 
+/// How much of a body a connection buffers, in bytes.
+const CONNECTION_BUFFER: usize = 128 << 10;
+
 /// Makes the HTTP client of the library. Clones share the counts.
 #[derive(Clone)]
 pub(crate) struct Connector {
     tls: Arc<ClientConfig>,
-    address: Option<IpAddr>,
+    address: Option<PinnedAddress>,
     counts: RequestCounts,
     origin: Arc<OnceLock<Uri>>,
 }
@@ -67,7 +70,7 @@ impl Connector {
         let config = ClientConfig::builder_with_provider(provider).with_safe_default_protocol_versions();
         let config = config.map_err(|error| format!("TLS cannot be used: {error}"))?;
         let tls = Arc::new(config.with_root_certificates(roots).with_no_client_auth());
-        Ok(Connector { tls, address: options.address, counts, origin: Arc::default() })
+        Ok(Connector { tls, address: options.address.clone(), counts, origin: Arc::default() })
     }
 }
 
@@ -79,7 +82,7 @@ impl fmt::Debug for Connector {
 
 impl object_store::client::HttpConnector for Connector {
     fn connect(&self, _: &ClientOptions) -> object_store::Result<HttpClient> {
-        let mut http = HttpConnector::new_with_resolver(Resolver { address: self.address });
+        let mut http = HttpConnector::new_with_resolver(Resolver { address: self.address.clone() });
         http.enforce_http(false);
         http.set_nodelay(true);
         http.set_connect_timeout(Some(CONNECT_TIMEOUT));
@@ -92,6 +95,7 @@ impl object_store::client::HttpConnector for Connector {
             .retry_canceled_requests(false)
             .pool_idle_timeout(IDLE)
             .pool_timer(TokioTimer::new())
+            .http1_max_buf_size(CONNECTION_BUFFER)
             .build(connector);
         Ok(HttpClient::new(Service { client, counts: self.counts.clone(), origin: Arc::clone(&self.origin) }))
     }
@@ -99,7 +103,7 @@ impl object_store::client::HttpConnector for Connector {
 
 /// Sends requests.
 struct Service {
-    client: Client<HttpsConnector<HttpConnector<Resolver>>, HttpRequestBody>,
+    client: Client<HttpsConnector<HttpConnector<Resolver>>, RequestBody>,
     counts: RequestCounts,
     origin: Arc<OnceLock<Uri>>,
 }
@@ -119,6 +123,9 @@ impl HttpService for Service {
         if Exchange::has(&uri) {
             self.origin.get_or_init(|| uri.clone());
         }
+        let (head, body) = request.into_parts();
+        let body = RequestBody::of(&head.method, &uri, body);
+        let request = http::Request::from_parts(head, body);
         let response = self.client.request(request).await.map_err(|error| {
             if error.is_connect() {
                 Exchange::not_sent(&uri);
@@ -151,10 +158,10 @@ impl fmt::Display for Chain {
 
 impl Error for Chain {}
 
-/// Resolves host names: by the system, or to one address for a probe.
+/// Resolves host names by the system, and that of the endpoint to one address for a probe.
 #[derive(Clone)]
 struct Resolver {
-    address: Option<IpAddr>,
+    address: Option<PinnedAddress>,
 }
 
 type Addresses = std::vec::IntoIter<SocketAddr>;
@@ -169,7 +176,8 @@ impl tower::Service<Name> for Resolver {
     }
 
     fn call(&mut self, name: Name) -> Self::Future {
-        let pinned = self.address.map(|address| SocketAddr::new(address, 0));
+        let pinned = self.address.as_ref().filter(|pinned| pinned.host.eq_ignore_ascii_case(name.as_str()));
+        let pinned = pinned.map(|pinned| SocketAddr::new(pinned.address, 0));
         Box::pin(async move {
             match pinned {
                 Some(address) => Ok(vec![address].into_iter()),
@@ -203,4 +211,33 @@ fn system_roots() -> Result<RootCertStore, String> {
         return Err(what.to_string());
     }
     Ok(roots)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::{IpAddr, Ipv4Addr};
+    use std::str::FromStr as _;
+
+    use tower::Service as _;
+
+    use super::*;
+
+    fn resolved(resolver: &mut Resolver, host: &str) -> Vec<IpAddr> {
+        let runtime = tokio::runtime::Builder::new_current_thread().build().expect("a runtime");
+        let found = runtime.block_on(resolver.call(Name::from_str(host).expect("a name"))).expect("resolved");
+        found.map(|address| address.ip()).collect()
+    }
+
+    /// A probe sent the requests for credentials of GCS, of Azure and of a web identity to the address of the bucket, too.
+    /// They failed, and with them the probe at the start of each server there.
+    #[test]
+    fn only_the_host_of_the_endpoint_is_at_the_pinned_address() {
+        let address = IpAddr::V4(Ipv4Addr::new(127, 0, 0, 9));
+        let pinned = PinnedAddress { host: "locks.s3.eu-north-1.amazonaws.com".into(), address };
+        let mut resolver = Resolver { address: Some(pinned) };
+        assert_eq!(resolved(&mut resolver, "locks.S3.eu-north-1.amazonaws.com"), [address]);
+        let other = IpAddr::V4(Ipv4Addr::new(127, 0, 0, 2));
+        assert_eq!(resolved(&mut resolver, "127.0.0.2"), [other], "by the system");
+        assert_eq!(resolved(&mut Resolver { address: None }, "127.0.0.2"), [other]);
+    }
 }

@@ -11,8 +11,9 @@
 //! ([`store::object::ObjectLog`]); retries of conditional creates.
 //!
 //! In reading order: `url` is the location of a store, `options` how it is reached; `exchange` is the status of a request,
-//! and `outcome` what it means; `http` sends requests; `credentials` runs a credential process; `provider` builds the
-//! library's client; `bucket` is the client, `upload` its uploads in parts; `upload_list` sends the requests that the library
+//! and `outcome` what it means; `http` sends requests, and `part_body` is the body of those
+//! whose bytes are in a file; `credentials` runs a credential process; `provider` builds the
+//! library's client; `bucket` is the client, `download` its long reads, `upload` its uploads in parts; `upload_list` sends the requests that the library
 //! does not have; [`probe`] tests whether a store can be trusted, and [`cost`] estimates what it charges.
 
 mod url;
@@ -21,11 +22,13 @@ mod options;
 mod exchange;
 mod outcome;
 mod counts;
+mod part_body;
 mod http;
 mod credentials;
 mod provider;
 mod runtime;
 mod bucket;
+mod download;
 mod upload;
 mod upload_list;
 pub mod probe;
@@ -33,6 +36,6 @@ pub mod cost;
 
 pub use bucket::Bucket;
 pub use counts::{Operation, RequestCounts};
-pub use options::{BucketOptions, Encryption};
+pub use options::{BucketOptions, Encryption, PinnedAddress};
 pub use static_credentials::StaticCredentials;
 pub use url::{BucketUrl, Provider};

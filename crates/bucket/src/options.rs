@@ -42,8 +42,19 @@ pub struct BucketOptions {
     pub credentials: Option<StaticCredentials>,
     /// Trusted CAs of the service in a PEM file, in place of those of the system.
     pub ca_file: Option<PathBuf>,
-    /// Sends all requests to this address of the endpoint: for a probe.
-    pub address: Option<IpAddr>,
+    /// Sends all requests for one host to one of its addresses: for a probe.
+    pub address: Option<PinnedAddress>,
+}
+
+/// An address of the endpoint's host, in place of those that its name resolves to.
+///
+/// Requests for credentials go to other hosts (`sts.…`, `oauth2.googleapis.com`), which are not at this address.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PinnedAddress {
+    /// The host, as in the URLs of requests.
+    pub host: String,
+    /// Its address.
+    pub address: IpAddr,
 }
 
 impl BucketOptions {

@@ -51,9 +51,9 @@ const PAUSE: Duration = Duration::from_millis(100);
 #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ProbeDepth {
-    /// At every start of a server: less than 150 requests.
+    /// At the start of a server whose store exists: less than 200 requests.
     Short,
-    /// Before a store is used for the first time: less than 2,000 requests.
+    /// Before a store is created, by an operator or by the server that creates it: less than 2,000 requests.
     Full,
 }
 
@@ -81,6 +81,8 @@ impl ProbeDepth {
                 CheckName::ConditionalCreate,
                 CheckName::RacingCreators,
                 CheckName::AddressPairs,
+                CheckName::ListAfterPut,
+                CheckName::HeadAfterDelete,
                 CheckName::Lifecycle,
             ],
             ProbeDepth::Full => &CheckName::ALL,

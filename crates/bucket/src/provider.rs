@@ -25,7 +25,15 @@ pub(crate) struct Library {
     pub(crate) objects: Arc<dyn ObjectStore>,
     pub(crate) lists: Arc<dyn PaginatedListStore>,
     pub(crate) uploads: Arc<dyn MultipartStore>,
+    pub(crate) spooled: SpooledWrites,
     pub(crate) bucket_access: BucketAccess,
+}
+
+/// The interfaces for requests whose body the library does not see: their signature does not cover it.
+#[derive(Clone)]
+pub(crate) struct SpooledWrites {
+    pub(crate) objects: Arc<dyn ObjectStore>,
+    pub(crate) uploads: Arc<dyn MultipartStore>,
 }
 
 /// How requests to the bucket itself are authorized, which the library does not have.
@@ -107,9 +115,12 @@ fn s3(url: &BucketUrl, options: &BucketOptions, connector: Connector) -> object_
     if let Some(key) = key {
         builder = builder.with_config("aws_sse_kms_key_id".parse()?, key);
     }
-    let store = Arc::new(builder.build()?);
+    let store = Arc::new(builder.clone().build()?);
+    let credentials = Arc::clone(store.credentials());
+    let unsigned = Arc::new(builder.with_credentials(credentials).with_unsigned_payload(true).build()?);
+    let spooled = SpooledWrites { objects: unsigned.clone(), uploads: unsigned };
     let bucket_access = BucketAccess::Signed(store.clone());
-    Ok(Library { objects: store.clone(), lists: store.clone(), uploads: store, bucket_access })
+    Ok(Library { objects: store.clone(), lists: store.clone(), uploads: store, spooled, bucket_access })
 }
 
 fn gcs(url: &BucketUrl, options: &BucketOptions, connector: Connector) -> object_store::Result<Library> {
@@ -128,7 +139,8 @@ fn gcs(url: &BucketUrl, options: &BucketOptions, connector: Connector) -> object
     let endpoint = options.endpoint.as_deref().unwrap_or(GCS_ENDPOINT).trim_end_matches('/');
     let bucket_url = format!("{endpoint}/{}", url.bucket);
     let bucket_access = BucketAccess::Bearer(bucket_url, Arc::clone(store.credentials()));
-    Ok(Library { objects: store.clone(), lists: store.clone(), uploads: store, bucket_access })
+    let spooled = SpooledWrites { objects: store.clone(), uploads: store.clone() };
+    Ok(Library { objects: store.clone(), lists: store.clone(), uploads: store, spooled, bucket_access })
 }
 
 fn azure(url: &BucketUrl, options: &BucketOptions, connector: Connector) -> object_store::Result<Library> {
@@ -146,5 +158,6 @@ fn azure(url: &BucketUrl, options: &BucketOptions, connector: Connector) -> obje
     }
     let store = Arc::new(builder.build()?);
     let bucket_access = BucketAccess::None;
-    Ok(Library { objects: store.clone(), lists: store.clone(), uploads: store, bucket_access })
+    let spooled = SpooledWrites { objects: store.clone(), uploads: store.clone() };
+    Ok(Library { objects: store.clone(), lists: store.clone(), uploads: store, spooled, bucket_access })
 }

@@ -4,12 +4,13 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use object_store::PutPayload;
 use object_store::multipart::PartId;
-use store::object::{ObjectUpload, ObjectsError, ObjectsErrorKind};
+use object_store::{PutMode, PutOptions, PutPayload};
+use store::object::{ObjectUpload, ObjectsError, Part};
 
-use crate::bucket::Inner;
+use crate::bucket::{Inner, stopped};
 use crate::outcome::Effect;
+use crate::part_body::{placeholder, with_part};
 use crate::url::Provider;
 
 /// An upload in parts. Dropped before it is completed, it is aborted in the background.
@@ -46,11 +47,27 @@ impl Inner {
         name: &str,
         id: &String,
         number: usize,
-        payload: PutPayload,
+        part: &Part,
     ) -> Result<PartId, ObjectsError> {
         let path = self.path(name);
-        let put = self.library.uploads.put_part(&path, id, number, payload);
-        self.operation(Effect::Idempotent, name, put).await
+        if let Some(bytes) = part.in_memory() {
+            let put = self.library.uploads.put_part(&path, id, number, payload(bytes));
+            return self.operation(Effect::Idempotent, name, put).await;
+        }
+        let put = self.library.spooled.uploads.put_part(&path, id, number, placeholder(part.len()));
+        with_part(part.clone(), self.operation(Effect::Idempotent, name, put)).await
+    }
+
+    /// Creates an object from a part.
+    pub(crate) async fn put_part_if_absent(&self, name: &str, part: &Part) -> Result<(), ObjectsError> {
+        let (path, options) =
+            (self.path(name), PutOptions { mode: PutMode::Create, ..PutOptions::default() });
+        if let Some(bytes) = part.in_memory() {
+            let put = self.library.objects.put_opts(&path, payload(bytes), options);
+            return self.operation(Effect::Create, name, put).await.map(drop);
+        }
+        let put = self.library.spooled.objects.put_opts(&path, placeholder(part.len()), options);
+        with_part(part.clone(), self.operation(Effect::Create, name, put)).await.map(drop)
     }
 
     pub(crate) async fn complete_upload(
@@ -74,11 +91,11 @@ impl Inner {
     }
 }
 
-fn stopped() -> ObjectsError {
-    ObjectsError::new(ObjectsErrorKind::TimedOut, "the client of the object store has ended")
+/// The bytes without a copy of them.
+fn payload(bytes: &Arc<Vec<u8>>) -> PutPayload {
+    PutPayload::from_bytes(Bytes::from_owner(SharedPart(Arc::clone(bytes))))
 }
 
-/// A part without a copy of its own: an upload has one part in memory.
 struct SharedPart(Arc<Vec<u8>>);
 
 impl AsRef<[u8]> for SharedPart {
@@ -88,13 +105,11 @@ impl AsRef<[u8]> for SharedPart {
 }
 
 impl ObjectUpload for BucketUpload {
-    fn put_part(&mut self, number: usize, part: &Arc<Vec<u8>>) -> Result<(), ObjectsError> {
-        let payload = PutPayload::from_bytes(Bytes::from_owner(SharedPart(Arc::clone(part))));
+    fn put_part(&mut self, number: usize, part: &Part) -> Result<(), ObjectsError> {
         let (client, name, id) = (Arc::clone(&self.bucket), self.name.clone(), self.id.clone());
-        let sent = self
-            .bucket
-            .runtime
-            .block_on(async move { client.upload_part(&name, &id, number, payload).await });
+        let part = part.clone();
+        let sent =
+            self.bucket.runtime.block_on(async move { client.upload_part(&name, &id, number, &part).await });
         self.parts.insert(number, sent.unwrap_or_else(|| Err(stopped()))?);
         Ok(())
     }

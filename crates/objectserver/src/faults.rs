@@ -1,7 +1,7 @@
 //! Faults: what a server does wrong on purpose, to which requests, and how often.
 
 use std::net::SocketAddr;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use hyper::StatusCode;
 
@@ -19,6 +19,8 @@ pub struct Fault {
     operations: Vec<Operation>,
     address: Option<SocketAddr>,
     pub(crate) remaining: Option<u64>,
+    /// When the next request may take effect, of a limited rate.
+    next: Option<Instant>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -35,13 +37,14 @@ pub(crate) enum FaultKind {
     ErrorBefore(StatusCode),
     Denied,
     Delay(Duration),
+    RateLimited(Duration),
     Late(Duration),
 }
 
 impl Fault {
     fn new(kind: FaultKind) -> Self {
         let (key_prefix, operations) = (String::new(), Vec::new());
-        Self { kind, probability: 1.0, key_prefix, operations, address: None, remaining: None }
+        Self { kind, probability: 1.0, key_prefix, operations, address: None, remaining: None, next: None }
     }
 
     /// Writes take effect without a check of their conditions.
@@ -104,6 +107,12 @@ impl Fault {
         Self::new(FaultKind::Delay(delay))
     }
 
+    /// At most this many requests a second take effect, and the others wait for their turn. A real store refuses them with
+    /// 503 instead.
+    pub fn rate_limited(per_second: u32) -> Self {
+        Self::new(FaultKind::RateLimited(Duration::from_secs(1) / per_second.max(1)))
+    }
+
     /// The connection is closed without a response, and the write takes effect later, under its condition at that time.
     pub fn late(delay: Duration) -> Self {
         Self::new(FaultKind::Late(delay))
@@ -139,6 +148,13 @@ impl Fault {
         Self { remaining: Some(count), ..self }
     }
 
+    /// How long a request that arrives now has to wait for its turn, at this interval between two of them.
+    pub(crate) fn wait(&mut self, now: Instant, interval: Duration) -> Duration {
+        let turn = self.next.map_or(now, |next| next.max(now));
+        self.next = Some(turn + interval);
+        turn - now
+    }
+
     pub(crate) fn probability(&self) -> f64 {
         self.probability
     }
@@ -169,7 +185,8 @@ impl FaultKind {
             | Self::ErrorAfter(_)
             | Self::ErrorBefore(_)
             | Self::Denied
-            | Self::Delay(_) => true,
+            | Self::Delay(_)
+            | Self::RateLimited(_) => true,
         }
     }
 }
@@ -181,4 +198,20 @@ fn error_status(status: u16) -> StatusCode {
         "a failing server responds with 429 or 500 to 599 status={status}"
     );
     status
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn requests_of_a_limited_rate_take_turns() {
+        let mut fault = Fault::rate_limited(100);
+        let (begin, turn) = (crate::clock::now(), Duration::from_millis(10));
+        let waits: Vec<Duration> = (0..3).map(|_| fault.wait(begin, turn)).collect();
+        assert_eq!(waits, [Duration::ZERO, turn, turn * 2]);
+        assert_eq!(fault.wait(begin + turn, turn), turn * 2);
+        assert_eq!(fault.wait(begin + turn * 9, turn), Duration::ZERO, "no turn is saved for later");
+        assert_eq!(fault.kind, FaultKind::RateLimited(turn));
+    }
 }

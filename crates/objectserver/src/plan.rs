@@ -10,6 +10,7 @@ use std::time::Duration;
 use hyper::StatusCode;
 
 use crate::call::Call;
+use crate::clock;
 use crate::faults::{Fault, FaultKind};
 use crate::holds::{Gate, Moment};
 use crate::random::Random;
@@ -92,7 +93,10 @@ impl FaultTable {
         for (_, fault, random) in &mut active.faults {
             if fault.matches(call, at) && random.happens(fault.probability()) {
                 fault.remaining = fault.remaining.map(|count| count - 1);
-                plan.add(fault.kind);
+                match fault.kind {
+                    FaultKind::RateLimited(interval) => plan.delay += fault.wait(clock::now(), interval),
+                    kind => plan.add(kind),
+                }
             }
         }
         plan.gates = active.gates.iter().filter(|gate| gate.concerns(call)).cloned().collect();
@@ -115,6 +119,8 @@ impl Plan {
             FaultKind::ErrorBefore(status) => self.error_before = Some(status),
             FaultKind::Denied => self.denied = true,
             FaultKind::Delay(delay) => self.delay += delay,
+            // Depends on the requests before.
+            FaultKind::RateLimited(_) => {}
             FaultKind::Late(delay) => self.late = Some(delay),
         }
     }

@@ -27,8 +27,8 @@ pub mod faulty;
 pub mod conformance;
 
 pub use port::{
-    BATCH_MAX, Batch, BlobName, BlobStore, BlobWriter, Bounds, Damage, ErrorKind, Extent, LogCapacity,
-    LogReader, LogStore, Lsn, LsnRange, Preparation, Seq, StoreError,
+    BATCH_MAX, Batch, BlobName, BlobReader, BlobStore, BlobWriter, Bounds, Damage, ErrorKind, Extent,
+    LogCapacity, LogReader, LogStore, Lsn, LsnRange, Preparation, Seq, StoreError,
 };
 pub use slot_map::SlotMap;
 pub use store_file::{Key, StoreFile};

@@ -19,7 +19,7 @@
 //! `names` are the object names; `root` has the parameters of a store; `log` is the protocol; `maintenance` is done in
 //! the background: index objects, and the deletion of batches below the floor; `shard_objects` reads one shard's objects
 //! and finds the end of its log; `index` holds the metadata of the batches, and `index_page` its encoding as an object;
-//! `reader`, `recent`, `blobs` and `memory` complete it; `import` writes a log that was copied from another store, and
+//! `reader`, `recent`, `blobs` with `part` (the bytes of a blob that are not sent yet) and `blob_reader`, and `memory` complete it; `import` writes a log that was copied from another store, and
 //! `check` compares the objects of a log with each other.
 
 pub mod port;
@@ -33,7 +33,9 @@ mod index;
 mod index_page;
 mod reader;
 mod recent;
+mod part;
 mod blobs;
+mod blob_reader;
 mod memory;
 mod import;
 mod check;
@@ -44,8 +46,10 @@ pub use format::WriterId;
 pub use import::ObjectImport;
 pub use log::{ObjectLog, WriterRole};
 pub use memory::MemoryObjects;
+pub use part::{Part, Spool};
 pub use port::{
-    NewObject, ObjectRange, ObjectUpload, Objects, ObjectsError, ObjectsErrorKind, Page, Pause, RetryPolicy,
+    NewObject, ObjectRange, ObjectStream, ObjectUpload, Objects, ObjectsError, ObjectsErrorKind, Page, Pause,
+    RetryPolicy,
 };
 pub use root::{KeySource, ObjectStoreRoot};
 pub use shard_objects::ObjectOptions;

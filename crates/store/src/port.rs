@@ -9,6 +9,7 @@
 
 use std::fmt;
 use std::io;
+use std::ops::Range;
 use std::path::PathBuf;
 
 /// The sequence number of a batch in its log.
@@ -208,11 +209,23 @@ pub trait BlobStore: Send + Sync {
     /// Begins a blob. It stays invisible until it is finished.
     fn create(&self, name: &BlobName) -> Result<Box<dyn BlobWriter>, StoreError>;
 
+    /// The most bytes that one writer has in memory, beside those of the call in progress.
+    fn writer_memory(&self) -> usize {
+        0
+    }
+
     /// The length of a blob in bytes.
     fn len(&self, name: &BlobName) -> Result<u64, StoreError>;
 
     /// Reads at most `length` bytes from `offset`; fewer only at the end.
     fn read(&self, name: &BlobName, offset: u64, length: usize) -> Result<Vec<u8>, StoreError>;
+
+    /// Prepares to read a range of a blob from its beginning to its end; `None` if the backend has no better way to do that than
+    /// [`BlobStore::read`].
+    fn open_range(&self, name: &BlobName, range: Range<u64>) -> Option<Box<dyn BlobReader>> {
+        let _ = (name, range);
+        None
+    }
 
     /// Drops a durable blob from the caches of this machine, so that the next reads come from the device. Best
     /// effort; backends without such a cache do nothing.
@@ -232,6 +245,12 @@ pub trait BlobStore: Send + Sync {
 
     /// The names with this prefix, sorted.
     fn list(&self, prefix: &str) -> Result<Vec<BlobName>, StoreError>;
+}
+
+/// A range of a blob that is read from its beginning to its end.
+pub trait BlobReader: Send {
+    /// The next bytes, at most `length`; fewer only at the end.
+    fn read(&mut self, length: usize) -> Result<Vec<u8>, StoreError>;
 }
 
 /// A blob being written. Dropped before it is finished, it leaves nothing behind.
@@ -320,9 +339,12 @@ impl StoreError {
         StoreError { kind, what: what.into(), damage: None }
     }
 
-    /// An error from the operating system, with the operation that failed.
+    /// An error from the operating system, with the operation that failed, and with what to do about a file that this
+    /// process may not access.
     pub fn io(error: &io::Error, doing: impl fmt::Display) -> StoreError {
-        StoreError::new(kind_of(error), format!("{doing}: {error}"))
+        let is_denied = error.kind() == io::ErrorKind::PermissionDenied;
+        let advice = if is_denied { "; run this as the user that owns the store" } else { "" };
+        StoreError::new(kind_of(error), format!("{doing}: {error}{advice}"))
     }
 
     /// Appends `key=value` details to the message.

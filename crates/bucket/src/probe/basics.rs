@@ -1,8 +1,6 @@
 //! Checks that send one request after the other.
 
-use bytes::Bytes;
-use object_store::PutPayload;
-use store::object::{ObjectsError, ObjectsErrorKind};
+use store::object::{ObjectsError, ObjectsErrorKind, Part};
 
 use super::session::{Finding, Session};
 use crate::url::Provider;
@@ -75,15 +73,15 @@ pub(super) async fn multipart(session: &Session, attempt: u32) -> Result<Finding
         session.name(&format!("upload/{attempt}-completed")),
         session.name(&format!("upload/{attempt}-aborted")),
     );
-    let payload = || PutPayload::from_bytes(Bytes::from_static(b"one part"));
+    let content = Part::from(b"one part".to_vec());
     let id = client.begin_upload(&completed).await?;
-    let part = client.upload_part(&completed, &id, 0, payload()).await?;
+    let part = client.upload_part(&completed, &id, 0, &content).await?;
     client.complete_upload(&completed, &id, vec![part]).await?;
     if session.read(0, &completed).await?.as_deref() != Some(b"one part") {
         return Ok(Finding::failed("an upload in parts was completed, and the object is not what was sent"));
     }
     let id = client.begin_upload(&aborted).await?;
-    client.upload_part(&aborted, &id, 0, payload()).await?;
+    client.upload_part(&aborted, &id, 0, &content).await?;
     client.abort_upload(&aborted, &id).await?;
     if session.exists(0, &aborted).await? {
         return Ok(Finding::failed("an upload in parts was aborted, and the object exists"));

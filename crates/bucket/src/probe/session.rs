@@ -11,7 +11,7 @@ use store::object::{Objects as _, ObjectsError, ObjectsErrorKind};
 
 use super::{CheckName, Latency, Outcome, ProbeDepth, Progress};
 use crate::bucket::{Bucket, Inner};
-use crate::options::BucketOptions;
+use crate::options::{BucketOptions, PinnedAddress};
 use crate::url::BucketUrl;
 
 /// Attempts of a read whose result decides about a race.
@@ -85,9 +85,11 @@ impl Session {
         let mut addresses = endpoint_addresses(&origin, addresses);
         let addresses_untested = addresses.len().saturating_sub(depth.addresses_max());
         addresses.truncate(depth.addresses_max());
-        let pinned = addresses
-            .iter()
-            .map(|address| Bucket::new(url, &BucketOptions { address: Some(*address), ..options.clone() }));
+        let host = origin.host().unwrap_or_default();
+        let pinned = addresses.iter().map(|address| {
+            let address = Some(PinnedAddress { host: host.to_string(), address: *address });
+            Bucket::new(url, &BucketOptions { address, ..options.clone() })
+        });
         let mut clients = pinned.collect::<Result<Vec<_>, _>>()?;
         if clients.is_empty() {
             clients.push(first.clone());
@@ -205,7 +207,7 @@ impl Session {
     pub(super) fn progress(&self, check: CheckName) {
         let (rounds, creators) = self.depth.race();
         let pairs = self.clients.len().pow(2) * 4;
-        let others = if self.depth == ProbeDepth::Full { 400 } else { 20 };
+        let others = if self.depth == ProbeDepth::Full { 400 } else { 60 };
         let requests_expected = u64::from(rounds) * (creators as u64 + 1) + pairs as u64 + others;
         let _ = self.events.send(Progress { check, requests: self.requests(), requests_expected });
     }

@@ -86,6 +86,21 @@ pub(crate) fn size(usual: u32, long: u32) -> u32 {
     if std::env::var("LOCKD_LONG").is_ok_and(|value| value == "1") { long } else { usual }
 }
 
+/// A directory bucket failed later, with an error of the probe's list check.
+#[test]
+fn directory_buckets_are_refused_by_name() {
+    let options = options(Provider::S3, "http://127.0.0.1:1");
+    for (text, is_refused) in [
+        ("s3://locks--use1-az4--x-s3/prod", true),
+        ("s3://locks--x-s3-copy/prod", false),
+        ("s3://locks/x--x-s3", false),
+    ] {
+        let refused = Bucket::new(&BucketUrl::parse(text).expect("a URL"), &options).err();
+        let is_named = refused.as_ref().is_some_and(|what| what.contains("directory buckets"));
+        assert_eq!(is_named, is_refused, "{text} {refused:?}");
+    }
+}
+
 #[test]
 fn credentials_of_another_store_are_refused() {
     let options = options(Provider::S3, "http://127.0.0.1:1");

@@ -1,8 +1,12 @@
 //! Reads, lists and deletions of a faultless store.
 
+use std::ops::Range;
+use std::sync::Arc;
+
 use bucket::{Operation as Sent, Provider};
 use objectserver::{Fault, Operation, ServerOptions};
-use store::object::{ObjectRange, Objects as _, ObjectsErrorKind};
+use store::object::{ObjectBlobs, ObjectRange, Objects as _, ObjectsErrorKind, RetryPolicy, UploadOptions};
+use store::{BlobName, BlobStore as _, ErrorKind};
 
 use crate::fixture::{BUCKET, PREFIX, client, dialect, kind, start, start_with, stored};
 
@@ -34,6 +38,50 @@ fn ranges_end_at_the_end_of_the_object() {
         assert_eq!(read[0].as_deref(), Ok(&b"789"[..]), "in the order of the requests");
         assert_eq!(kind(read[1].clone()), Some(ObjectsErrorKind::NotFound));
         assert_eq!(read[2].as_deref(), Ok(&b"012"[..]));
+    }
+}
+
+/// Each read of a long document was a request of its own.
+#[test]
+fn a_long_blob_is_read_by_one_request_and_continued_where_one_failed() {
+    // Longer than the buffers of a connection, so that a cut one has not delivered all of it.
+    const LENGTH: u32 = 24_000_000;
+    for provider in Provider::ALL {
+        let server = start(provider);
+        let bucket = client(provider, &server);
+        let content: Vec<u8> = (0..LENGTH).map(|n| n.to_le_bytes()[0] ^ n.to_le_bytes()[2]).collect();
+        bucket.put_if_absent("blob/doc/1", &content).expect("created");
+        let (policy, uploads) = (RetryPolicy::without_pause(3), UploadOptions::parts_of(5 << 20));
+        let blobs = ObjectBlobs::new(Arc::new(bucket.clone()), policy, uploads);
+        let name = BlobName::new("doc/1").expect("a name");
+        let read = |range: Range<u64>, cut: Option<usize>| {
+            let mut reader = blobs.open_range(&name, range).expect("buckets have streams");
+            let (mut bytes, mut reads) = (Vec::new(), 0);
+            loop {
+                let piece = reader.read(1_000_000).expect("read");
+                if piece.is_empty() {
+                    return bytes;
+                }
+                bytes.extend(piece);
+                reads += 1;
+                if Some(reads) == cut {
+                    server.refuse_connections();
+                    server.accept_connections().expect("the same ports");
+                }
+            }
+        };
+        server.reset_counts();
+        assert!(read(0..LENGTH.into(), None) == content, "{provider:?}");
+        assert!(read(1_234_567..2_000_001, None) == content[1_234_567..2_000_001], "{provider:?}");
+        assert_eq!(read(7..7, None), b"", "{provider:?}");
+        assert_eq!(server.counts().of(Operation::Get), 2, "{provider:?}: {}", server.counts());
+        assert!(read(0..LENGTH.into(), Some(4)) == content, "{provider:?}");
+        assert_eq!(server.counts().of(Operation::Get), 4, "{provider:?}: {}", server.counts());
+        server.add_fault(Fault::error_before(503).on(&[Operation::Get]).times(2));
+        assert!(read(0..500_000, None) == content[..500_000], "{provider:?}");
+        let missing = BlobName::new("doc/2").expect("a name");
+        let mut reader = blobs.open_range(&missing, 0..9).expect("buckets have streams");
+        assert_eq!(reader.read(9).expect_err("there is none").kind, ErrorKind::Gone, "{provider:?}");
     }
 }
 

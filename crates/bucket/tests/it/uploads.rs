@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use bucket::{BucketOptions, Provider};
 use objectserver::{Fault, Operation};
-use store::object::{ObjectBlobs, Objects as _, ObjectsErrorKind, RetryPolicy, UploadOptions};
-use store::port::{BlobName, BlobStore as _};
+use store::object::{ObjectBlobs, Objects as _, ObjectsErrorKind, Part, RetryPolicy, Spool, UploadOptions};
+use store::port::{BlobName, BlobStore as _, ErrorKind};
 
 use crate::fixture::{client, client_with, kind, options, start, stored, wait_until};
 
@@ -18,7 +18,12 @@ fn bytes(length: usize) -> Vec<u8> {
 
 #[test]
 fn a_blob_of_12_mb_is_uploaded_in_parts_whose_failures_are_retried() {
-    for provider in Provider::ALL {
+    let directory = tempfile::tempdir().expect("a directory");
+    let spool = Spool::open(directory.path()).expect("writable");
+    for (provider, spool) in Provider::ALL
+        .into_iter()
+        .flat_map(|provider| [None, Some(spool.clone())].map(|spool| (provider, spool)))
+    {
         let server = start(provider);
         let bucket = client(provider, &server);
         let part = |fault: Fault| fault.on(&[Operation::UploadPart]);
@@ -28,6 +33,7 @@ fn a_blob_of_12_mb_is_uploaded_in_parts_whose_failures_are_retried() {
         server.add_fault(complete(Fault::error_after(500)).times(1));
         let uploads = UploadOptions::parts_of(5 * MIB);
         let blobs = ObjectBlobs::new(Arc::new(bucket.clone()), RetryPolicy::without_pause(6), uploads);
+        let blobs = blobs.with_spool(spool);
         let (name, content) = (BlobName::new("doc/12").expect("a name"), bytes(12 * MIB));
         let mut writer = blobs.create(&name).expect("begun");
         content.chunks(MIB).for_each(|chunk| writer.write(chunk).expect("sent"));
@@ -39,6 +45,36 @@ fn a_blob_of_12_mb_is_uploaded_in_parts_whose_failures_are_retried() {
     }
 }
 
+/// A blob that one request creates is sent from the spool as well, and a lost response is cleared up by reading it back.
+#[test]
+fn a_spooled_blob_below_the_threshold_is_one_request_that_can_be_repeated() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let spool = Spool::open(directory.path()).expect("writable");
+    for provider in Provider::ALL {
+        let server = start(provider);
+        let bucket = client(provider, &server);
+        let uploads = UploadOptions::parts_of(5 * MIB);
+        let blobs = ObjectBlobs::new(Arc::new(bucket.clone()), RetryPolicy::without_pause(3), uploads);
+        let blobs = blobs.with_spool(Some(spool.clone()));
+        let create = |name: &str, content: &[u8]| {
+            let mut writer = blobs.create(&BlobName::new(name).expect("a name")).expect("begun");
+            writer.write(content).expect("spooled");
+            writer.finish()
+        };
+        let content = bytes(3 * MIB);
+        create("doc/1", &content).expect("created");
+        assert_eq!(server.counts().total(), 1, "{provider:?} {}", server.counts());
+        assert!(stored(&server, "blob/doc/1").as_ref() == Some(&content), "{provider:?}");
+        server.add_fault(Fault::response_lost().on(&[Operation::Put]).times(1));
+        create("doc/2", &content).expect("it is the same object");
+        assert!(stored(&server, "blob/doc/2").as_ref() == Some(&content), "{provider:?}");
+        let mut other = content.clone();
+        other[2 * MIB] ^= 1;
+        server.add_fault(Fault::error_before(503).on(&[Operation::Put]).times(1));
+        assert_eq!(create("doc/2", &other).expect_err("another's").kind, ErrorKind::Taken, "{provider:?}");
+    }
+}
+
 /// The begin of an upload of Azure sends nothing. It was taken for a request that was not sent, and every long blob
 /// failed.
 #[test]
@@ -47,7 +83,7 @@ fn an_upload_begins_in_every_dialect_and_is_aborted_in_the_background_if_dropped
         let server = start(provider);
         let bucket = client(provider, &server);
         let mut upload = bucket.begin_upload("blob/doc/1").expect("begun");
-        upload.put_part(0, &Arc::new(b"part".to_vec())).expect("sent");
+        upload.put_part(0, &Part::from(b"part".to_vec())).expect("sent");
         assert_eq!(server.open_uploads().len(), 1, "{provider:?}");
         drop(upload);
         if provider == Provider::Azure {
@@ -65,11 +101,11 @@ fn parts_can_be_repeated_and_a_completion_is_told_as_it_is() {
         let server = start(provider);
         let bucket = client(provider, &server);
         let mut upload = bucket.begin_upload("blob/doc/1").expect("begun");
-        let part = |fill: u8| Arc::new(vec![fill; 5 * MIB]);
+        let part = |fill: u8| Part::from(vec![fill; 5 * MIB]);
         server.add_fault(Fault::error_after(503).on(&[Operation::UploadPart]).times(1));
         assert_eq!(kind(upload.put_part(0, &part(1))), Some(ObjectsErrorKind::Unavailable), "{provider:?}");
         upload.put_part(0, &part(2)).expect("sent");
-        upload.put_part(1, &Arc::new(b"end".to_vec())).expect("sent");
+        upload.put_part(1, &Part::from(b"end".to_vec())).expect("sent");
         server.add_fault(Fault::response_lost().on(&[Operation::UploadComplete]).times(1));
         assert_eq!(kind(upload.complete()), Some(ObjectsErrorKind::TimedOut), "{provider:?}");
         let content = stored(&server, "blob/doc/1").expect("completed");
@@ -84,7 +120,7 @@ fn old_uploads_are_aborted_and_young_ones_are_not() {
         let bucket = client(provider, &server);
         let leave = |name: &str| {
             let mut upload = bucket.begin_upload(name).expect("begun");
-            upload.put_part(0, &Arc::new(b"part".to_vec())).expect("sent");
+            upload.put_part(0, &Part::from(b"part".to_vec())).expect("sent");
             std::mem::forget(upload);
         };
         leave("blob/doc/old");
@@ -114,7 +150,7 @@ fn a_slow_upload_may_take_longer_than_one_request() {
     let bucket = client_with(provider, &BucketOptions { timeout, ..options(provider, &server.endpoint()) });
     server.add_fault(Fault::delay(Duration::from_millis(700)));
     let mut upload = bucket.begin_upload("blob/doc/1").expect("begun");
-    upload.put_part(0, &Arc::new(vec![0; 5 * MIB])).expect("sent");
-    upload.put_part(1, &Arc::new(b"end".to_vec())).expect("sent");
+    upload.put_part(0, &Part::from(vec![0; 5 * MIB])).expect("sent");
+    upload.put_part(1, &Part::from(b"end".to_vec())).expect("sent");
     upload.complete().expect("completed");
 }

@@ -2,12 +2,14 @@
 
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, TcpListener};
+use std::sync::Arc;
 use std::sync::mpsc::{Receiver, channel};
 use std::time::Duration;
 
-use bucket::{BucketOptions, Encryption, Operation as Sent, Provider};
+use bucket::{BucketOptions, Encryption, Operation as Sent, PinnedAddress, Provider};
 use objectserver::Operation;
-use store::object::Objects as _;
+use store::object::{ObjectBlobs, Objects as _, RetryPolicy, Spool, UploadOptions};
+use store::{BlobName, BlobStore as _};
 
 use crate::fixture::{client, client_with, options, start};
 
@@ -70,6 +72,39 @@ fn encryption_is_demanded_of_every_object_that_is_created() {
     }
 }
 
+/// A blob of 2 MiB that is written through a spool: one request.
+fn put_spooled(bucket: &bucket::Bucket) {
+    let directory = tempfile::tempdir().expect("a directory");
+    let uploads = UploadOptions::parts_of(5 << 20);
+    let blobs = ObjectBlobs::new(Arc::new(bucket.clone()), RetryPolicy::without_pause(1), uploads);
+    let blobs = blobs.with_spool(Some(Spool::open(directory.path()).expect("writable")));
+    let mut writer = blobs.create(&BlobName::new("doc/1").expect("a name")).expect("begun");
+    writer.write(&vec![b'7'; 2 << 20]).expect("spooled");
+    writer.finish().expect("created");
+}
+
+/// The library does not see the bytes of a spooled request, so it must not sign them: it would sign zeros.
+#[test]
+fn spooled_requests_have_condition_and_encryption_and_no_signature_of_their_bytes() {
+    let (endpoint, heads) = capture();
+    let options = BucketOptions { encryption: Encryption::Aes256, ..options(Provider::S3, &endpoint) };
+    let bucket = client_with(Provider::S3, &options);
+    put_spooled(&bucket);
+    let head = next(&heads);
+    for line in [
+        "x-amz-content-sha256: unsigned-payload",
+        "x-amz-server-side-encryption: aes256",
+        "if-none-match: *",
+        "content-length: 2097152",
+    ] {
+        assert!(head.lines().any(|found| found == line), "{line} in {head}");
+    }
+    assert!(!head.contains("transfer-encoding"), "{head}");
+    bucket.put_if_absent("log/0/1", b"x").expect("created");
+    let head = next(&heads);
+    assert!(head.contains("x-amz-content-sha256: ") && !head.contains("unsigned"), "{head}");
+}
+
 #[test]
 fn the_condition_is_that_of_the_dialect() {
     for (provider, condition) in [
@@ -113,8 +148,8 @@ fn requests_go_to_the_pinned_address() {
                 eprintln!("skipped: this machine has no {address}");
                 continue;
             }
-            let options =
-                BucketOptions { address: Some(address), ..options(provider, &server.endpoint_by_name()) };
+            let pinned = Some(PinnedAddress { host: "localhost".into(), address });
+            let options = BucketOptions { address: pinned, ..options(provider, &server.endpoint_by_name()) };
             client_with(provider, &options).put_if_absent(&format!("at/{address}"), b"x").expect("created");
             let attempts = server.create_attempts();
             assert_eq!(attempts.last().map(|attempt| attempt.address.ip()), Some(address), "{provider:?}");
@@ -143,7 +178,7 @@ fn requests_are_counted_by_operation() {
         assert_eq!(of(Sent::Delete) + of(Sent::DeleteMany), 1, "{provider:?}");
         assert_eq!((counts.total(), server.counts().total()), (9, 9), "{provider:?} {}", server.counts());
         let mut upload = bucket.begin_upload("c").expect("begun");
-        upload.put_part(0, &std::sync::Arc::new(b"part".to_vec())).expect("sent");
+        upload.put_part(0, &store::object::Part::from(b"part".to_vec())).expect("sent");
         upload.complete().expect("completed");
         // An upload of Azure begins with its first part.
         let requests = if provider == Provider::Azure { 2 } else { 3 };

@@ -10,18 +10,21 @@
 //! contain random bits, so no other writer has them. Two writers may create the same snapshot: of the same batches, so
 //! with the same contents.
 
+use std::ops::Range;
 use std::sync::Arc;
 
+use super::blob_reader::ObjectReader;
 use super::names;
+use super::part::{Part, PartBuffer, Spool};
 use super::port::{ObjectUpload, Objects, ObjectsError, RetryPolicy};
-use crate::port::{BlobName, BlobStore, BlobWriter, ErrorKind, StoreError};
+use crate::port::{BlobName, BlobReader, BlobStore, BlobWriter, ErrorKind, StoreError};
 
 /// How blobs are uploaded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct UploadOptions {
     /// A blob up to this size is created by one request, in bytes.
     pub single_put_max: usize,
-    /// The size of the parts of a larger blob, in bytes; a writer has one part in memory.
+    /// The size of the parts of a larger blob, in bytes. Without a [`Spool`] a writer has one part in memory.
     pub part_bytes: usize,
     /// The maximum size of a blob in bytes.
     pub blob_bytes_max: u64,
@@ -30,6 +33,14 @@ pub struct UploadOptions {
 impl UploadOptions {
     /// Object stores accept this many parts.
     const PARTS_MAX: u64 = 10_000;
+
+    /// Memory of a writer with a [`Spool`], in bytes. A piece of a part is read from its file while the one before is sent.
+    pub const SPOOLED_BYTES: usize = PartBuffer::MEMORY_MAX + 2 * Part::PIECE_BYTES;
+
+    /// Memory of a writer without a [`Spool`], in bytes.
+    pub fn buffered_bytes(&self) -> usize {
+        self.single_put_max.max(self.part_bytes)
+    }
 
     /// Parts and single requests of at most `bytes` bytes.
     pub fn parts_of(bytes: usize) -> UploadOptions {
@@ -44,12 +55,22 @@ pub struct ObjectBlobs {
     objects: Arc<dyn Objects>,
     policy: RetryPolicy,
     options: UploadOptions,
+    spool: Option<Spool>,
 }
+
+/// How much of an object is compared at a time, in bytes.
+const COMPARED_BYTES: usize = 1 << 20;
 
 impl ObjectBlobs {
     /// Blobs in these objects.
     pub fn new(objects: Arc<dyn Objects>, policy: RetryPolicy, options: UploadOptions) -> ObjectBlobs {
-        ObjectBlobs { objects, policy, options }
+        ObjectBlobs { objects, policy, options, spool: None }
+    }
+
+    /// With a spool, the bytes of a blob wait there until they are sent, and not in memory.
+    #[must_use]
+    pub fn with_spool(self, spool: Option<Spool>) -> ObjectBlobs {
+        ObjectBlobs { spool, ..self }
     }
 
     fn request<T>(
@@ -63,20 +84,37 @@ impl ObjectBlobs {
     }
 
     /// Creates a blob by one request. If the name is in use, checks whether an earlier attempt has created it.
-    fn put(&self, name: &BlobName, bytes: &[u8]) -> Result<(), StoreError> {
+    fn put(&self, name: &BlobName, content: &Part) -> Result<(), StoreError> {
         let mut attempts = 0;
         let put = self.request("finishing a blob", name, |object| {
             attempts += 1;
-            self.objects.put_if_absent(object, bytes)
+            self.objects.put_part_if_absent(object, content)
         });
         match put {
             Err(error) if error.kind == ErrorKind::Taken && attempts > 1 => {
-                let existing =
-                    self.request("reading back a blob", name, |object| self.objects.get(object))?;
-                if existing == bytes { Ok(()) } else { Err(error) }
+                if self.has(name, content)? {
+                    Ok(())
+                } else {
+                    Err(error)
+                }
             }
             decided => decided,
         }
+    }
+
+    /// Whether the object has this content.
+    fn has(&self, name: &BlobName, content: &Part) -> Result<bool, StoreError> {
+        let unreadable = |error| StoreError::io(&error, "reading a spooled part");
+        if self.len(name)? != content.len() as u64 {
+            return Ok(false);
+        }
+        for offset in (0..content.len()).step_by(COMPARED_BYTES) {
+            let expected = content.read(offset, COMPARED_BYTES).map_err(unreadable)?;
+            if self.read(name, offset as u64, COMPARED_BYTES)? != expected {
+                return Ok(false);
+            }
+        }
+        Ok(true)
     }
 }
 
@@ -85,12 +123,16 @@ impl BlobStore for ObjectBlobs {
         let writer = ObjectWriter {
             blobs: self.clone(),
             name: name.clone(),
-            buffer: Vec::new(),
+            buffer: PartBuffer::new(self.spool.clone()),
             upload: None,
             parts: 0,
             length: 0,
         };
         Ok(Box::new(writer))
+    }
+
+    fn writer_memory(&self) -> usize {
+        if self.spool.is_some() { UploadOptions::SPOOLED_BYTES } else { self.options.buffered_bytes() }
     }
 
     fn len(&self, name: &BlobName) -> Result<u64, StoreError> {
@@ -99,6 +141,11 @@ impl BlobStore for ObjectBlobs {
 
     fn read(&self, name: &BlobName, offset: u64, length: usize) -> Result<Vec<u8>, StoreError> {
         self.request("reading a blob", name, |object| self.objects.get_range(object, offset, length))
+    }
+
+    fn open_range(&self, name: &BlobName, range: Range<u64>) -> Option<Box<dyn BlobReader>> {
+        let (objects, policy) = (Arc::clone(&self.objects), self.policy.clone());
+        Some(Box::new(ObjectReader::new(objects, policy, names::blob(name), range)))
     }
 
     fn delete(&self, name: &BlobName) -> Result<(), StoreError> {
@@ -130,8 +177,8 @@ impl BlobStore for ObjectBlobs {
 struct ObjectWriter {
     blobs: ObjectBlobs,
     name: BlobName,
-    /// What was not sent yet.
-    buffer: Vec<u8>,
+    /// The bytes that were not sent yet.
+    buffer: PartBuffer,
     /// The upload in parts, once the blob is too long for one request.
     upload: Option<Box<dyn ObjectUpload>>,
     /// The number of parts that were sent.
@@ -149,14 +196,9 @@ impl ObjectWriter {
             *upload = Some(begun);
         }
         let upload = upload.as_mut().expect("it has just begun");
-        let rest = self.buffer.split_off(length);
-        let (number, part) = (self.parts, Arc::new(std::mem::replace(&mut self.buffer, rest)));
+        let (number, part) = (self.parts, self.buffer.take(length)?);
         blobs.request("uploading a part", name, |_| upload.put_part(number, &part))?;
-        // The client may keep a part for a moment after its response.
-        let mut buffer = Arc::try_unwrap(part).unwrap_or_default();
-        buffer.clear();
-        buffer.append(&mut self.buffer);
-        self.buffer = buffer;
+        self.buffer.reuse(part);
         self.parts += 1;
         Ok(())
     }
@@ -195,7 +237,7 @@ impl BlobWriter for ObjectWriter {
         while !rest.is_empty() {
             let limit = if self.upload.is_some() { part_bytes } else { single_put_max.max(part_bytes) };
             let (taken, left) = rest.split_at(rest.len().min(limit - self.buffer.len()));
-            self.buffer.extend_from_slice(taken);
+            self.buffer.append(taken)?;
             rest = left;
             // The last part may be empty for no blob: it is sent when more follows, or at the end.
             while !rest.is_empty() && self.buffer.len() >= part_bytes {
@@ -207,7 +249,8 @@ impl BlobWriter for ObjectWriter {
 
     fn finish(mut self: Box<Self>) -> Result<u64, StoreError> {
         if self.upload.is_none() && self.buffer.len() <= self.blobs.options.single_put_max {
-            self.blobs.put(&self.name, &self.buffer)?;
+            let content = self.buffer.take(self.buffer.len())?;
+            self.blobs.put(&self.name, &content)?;
             return Ok(self.length);
         }
         // Best effort: a name that is in use is used for the same contents.
@@ -219,7 +262,7 @@ impl BlobWriter for ObjectWriter {
                 return Err(StoreError::new(ErrorKind::Taken, what));
             }
         }
-        while !self.buffer.is_empty() {
+        while self.buffer.len() > 0 {
             self.send_part(self.buffer.len().min(self.blobs.options.part_bytes))?;
         }
         self.complete()?;

@@ -9,6 +9,7 @@ use std::collections::BTreeMap;
 use std::ops::Bound;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use super::part::Part;
 use super::port::{ObjectUpload, Objects, ObjectsError, ObjectsErrorKind, Page};
 
 /// Objects in memory. Clones share them.
@@ -96,8 +97,8 @@ struct MemoryUpload {
 }
 
 impl ObjectUpload for MemoryUpload {
-    fn put_part(&mut self, number: usize, part: &Arc<Vec<u8>>) -> Result<(), ObjectsError> {
-        self.parts.insert(number, part.to_vec());
+    fn put_part(&mut self, number: usize, part: &Part) -> Result<(), ObjectsError> {
+        self.parts.insert(number, part.bytes()?);
         Ok(())
     }
 

@@ -11,6 +11,7 @@ use std::fmt;
 use std::ops::ControlFlow;
 use std::sync::Arc;
 
+use super::part::Part;
 use crate::port::{ErrorKind, StoreError};
 
 /// An object store: immutable objects by name.
@@ -21,6 +22,11 @@ pub trait Objects: Send + Sync {
     fn get(&self, name: &str) -> Result<Vec<u8>, ObjectsError>;
     /// Reads at most `length` bytes from `offset`; fewer only at the end, none past it.
     fn get_range(&self, name: &str, offset: u64, length: usize) -> Result<Vec<u8>, ObjectsError>;
+    /// Begins to read a range by one request, however long it is; `None` if the client has ranges only.
+    fn open_range(&self, range: &ObjectRange) -> Result<Option<Box<dyn ObjectStream>>, ObjectsError> {
+        let _ = range;
+        Ok(None)
+    }
     /// The length of an object in bytes.
     fn head(&self, name: &str) -> Result<u64, ObjectsError>;
     /// One page of the names that begin with `prefix` and sort after `after`.
@@ -30,6 +36,11 @@ pub trait Objects: Send + Sync {
 
     /// Creates an object, or replaces it. For hints only: nothing that decides is ever replaced.
     fn put(&self, name: &str, bytes: &[u8]) -> Result<(), ObjectsError>;
+
+    /// Creates an object like [`Objects::put_if_absent`]. A client may send the bytes without having them in memory.
+    fn put_part_if_absent(&self, name: &str, content: &Part) -> Result<(), ObjectsError> {
+        self.put_if_absent(name, &content.bytes()?)
+    }
 
     /// Begins an upload in parts, for objects that are too large for one request. The object appears when the upload is
     /// completed, whether the name is in use or not: so the name must be one that is never used twice.
@@ -80,10 +91,16 @@ pub struct NewObject {
 /// aborted in the background, as well as that can be done.
 pub trait ObjectUpload: Send {
     /// Sends one part; they are numbered from 0. All but the last have the same length.
-    fn put_part(&mut self, number: usize, part: &Arc<Vec<u8>>) -> Result<(), ObjectsError>;
+    fn put_part(&mut self, number: usize, part: &Part) -> Result<(), ObjectsError>;
 
     /// Creates the object from the parts. After a failure that is transient, the object may exist.
     fn complete(&mut self) -> Result<(), ObjectsError>;
+}
+
+/// An object that is being read. After a failure it yields nothing more: begin again where it ended.
+pub trait ObjectStream: Send {
+    /// The next bytes, at most `length`; fewer only at the end.
+    fn read(&mut self, length: usize) -> Result<Vec<u8>, ObjectsError>;
 }
 
 /// One page of a list.

@@ -41,6 +41,11 @@ pub struct ObjectStoreRoot {
 }
 
 impl ObjectStoreRoot {
+    /// Whether nothing says that there is a store: its parameters were not found. Sends one request, once.
+    pub fn is_missing(objects: &dyn Objects) -> bool {
+        objects.head(names::STORE).is_err_and(|error| error.kind == ObjectsErrorKind::NotFound)
+    }
+
     /// Reads the parameters of a store, or creates it with those in `fresh`.
     pub fn open(
         objects: &Arc<dyn Objects>,
