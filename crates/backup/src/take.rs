@@ -34,7 +34,8 @@ pub struct BackupOptions {
     pub key: Option<Key>,
     /// The wall clock, in milliseconds since 1970.
     pub now_unix_ms: u64,
-    /// The highest rate in bytes per second; `None` is unlimited.
+    /// The highest rate in bytes per second, at which the copy works for at most a tenth of the time. `None` is unlimited, for
+    /// a store that is not in use.
     pub rate: Option<u64>,
     /// How long the store may be held: until then it deletes nothing.
     pub timeout: Duration,
@@ -58,14 +59,16 @@ pub fn take(
     // Refuses before anything is written.
     StoreView::open(store)?;
     let manifest = copy_again(store, &copied.path, options, progress, on_damage)?;
-    let verified = verify_directory(&copied.path, &Pace::start(progress, options.rate, Duration::MAX))?;
+    let pace = Pace::beside_server(progress, options.rate, Duration::MAX);
+    let verified = verify_directory(&copied.path, &pace)?;
+    pace.rest();
     debug_assert_eq!(verified, manifest, "a manifest is read as it was written");
     if is_archive(to) {
         let archive = Staging::new(to, false)?;
         // Its writes compete with those of the server as much as the copy's.
-        let pace = Pace::start(progress, options.rate, Duration::MAX);
         archive::pack(&copied.path, &manifest, &archive.path, &pace)?;
         archive.publish()?;
+        pace.rest();
     } else {
         copied.publish()?;
     }
@@ -91,14 +94,18 @@ fn copy_again(
     progress: &dyn Progress,
     on_damage: &mut dyn FnMut(String),
 ) -> Result<Manifest, BackupError> {
-    let pace = Pace::start(progress, options.rate, options.timeout);
+    let pace = Pace::beside_server(progress, options.rate, options.timeout);
     for attempt in 1.. {
         match copy(store, to, options, &pace, on_damage) {
             // A restart of the server has replaced the end of a log.
             Err(BackupError::Store(error)) if error.kind == ErrorKind::Gone && attempt < ATTEMPTS => {
                 fs::remove_dir_all(to).map_err(|error| BackupError::io(&error, "removing", to))?;
             }
-            done => return done,
+            done => {
+                let manifest = done?;
+                pace.rest();
+                return Ok(manifest);
+            }
         }
     }
     unreachable!("the last attempt returns")

@@ -77,6 +77,27 @@ fn a_floor_that_rises_past_the_listed_snapshots_is_not_used() {
     world.assert_nothing_failed();
 }
 
+/// The server appended faster than it was copied, and the copy followed it until its timeout, without a backup.
+#[test]
+fn a_server_that_writes_faster_than_it_is_copied_is_backed_up() {
+    const WRITES_MAX: usize = 400;
+    let world = World::new();
+    let lease = world.acquire("hot");
+    world.put(&lease, "hot", &content(0, 60 << 10));
+    let (to, writes) = (world.dir.path().join("backup"), Cell::new(0));
+    let manifest = world.backup(&to, &|phase, bytes| {
+        if phase == "copying" && bytes > 60 << 10 && writes.get() < WRITES_MAX {
+            for n in 0..2 {
+                world.put(&lease, "hot", &content(n, 60 << 10));
+            }
+            writes.set(writes.get() + 2);
+        }
+    });
+    assert_eq!(manifest.expect("a backup").documents(), 1);
+    assert!((2..WRITES_MAX).contains(&writes.get()), "the copy ended before the writes: {}", writes.get());
+    verify(&to, &backup::Quiet).expect("a whole backup");
+}
+
 /// A restart copies the end of the log to another segment, and replaces the segment that was being read.
 #[test]
 fn a_server_that_is_restarted_while_it_is_copied_starts_and_the_backup_is_whole() {

@@ -43,7 +43,9 @@ impl<F: Fs> DiskBlobs<F> {
             }
             Ok(())
         };
-        opened().map_err(|error| StoreError::io(&error, "opening the blob directory"))?;
+        opened().map_err(|error| {
+            StoreError::io(&error, "opening the blob directory").with(format_args!("path={}", dir.display()))
+        })?;
         Ok(DiskBlobs::view(fs, dir))
     }
 

@@ -6,7 +6,8 @@
 //!
 //! **What would break it.** Reading the mark last: a server that appends and then stops in between leaves a mark that
 //! names a batch which the copy lacks, and the copy counts as damaged. Copying a segment by its bytes: the end of the last
-//! one is being written, and a restart of the server replaces it.
+//! one is being written, and a restart of the server replaces it. Copying until the log has no more batches: a server that
+//! appends faster than it is copied is followed until the timeout. So the copy ends with the segments that there were.
 
 use std::fs::File;
 use std::io::{self, Write};
@@ -47,12 +48,16 @@ pub struct CopiedFile {
     file: File,
     hasher: blake3::Hasher,
     length: u64,
-    synced: u64,
+    /// The bytes whose writeback was started.
+    started: u64,
 }
 
 impl CopiedFile {
-    /// Bytes between two syncs: a server on the same disk waits for at most this much in its own syncs.
-    const PART: u64 = 4 << 20;
+    /// Bytes whose writeback is started together. A server on the same disk waits for at most this much in its own syncs.
+    /// Syncs of the copy would each be a flush of the device and a commit of the filesystem's journal, for which the
+    /// server waits too; so there is one at the end of each file.
+    const PART: u64 = CopiedFile::PART_LEN as u64;
+    const PART_LEN: usize = 256 << 10;
 
     /// Creates a file that does not exist, and its directories.
     pub fn create(path: &Path) -> Result<CopiedFile, StoreError> {
@@ -60,21 +65,22 @@ impl CopiedFile {
         let file = private::create_dir(dir).and_then(|()| private::create_file(path));
         let file = file.map_err(|error| writing(&error, path))?;
         let (path, hasher) = (path.to_path_buf(), blake3::Hasher::new());
-        Ok(CopiedFile { path, file, hasher, length: 0, synced: 0 })
+        Ok(CopiedFile { path, file, hasher, length: 0, started: 0 })
     }
 
     /// Appends bytes.
     pub fn write(&mut self, bytes: &[u8]) -> Result<(), StoreError> {
         self.hasher.update(bytes);
-        let written = self.file.write_all(bytes).and_then(|()| {
-            self.length += bytes.len() as u64;
-            if self.length - self.synced < CopiedFile::PART {
-                return Ok(());
+        for part in bytes.chunks(CopiedFile::PART_LEN) {
+            self.file.write_all(part).map_err(|error| writing(&error, &self.path))?;
+            self.length += part.len() as u64;
+            if self.length - self.started >= CopiedFile::PART {
+                self.started = self.length;
+                // Starts to write dirty pages to the device, and drops clean ones.
+                self.file.evict();
             }
-            self.synced = self.length;
-            self.file.sync_data()
-        });
-        written.map_err(|error| writing(&error, &self.path))
+        }
+        Ok(())
     }
 
     /// Makes the file durable, and drops it from the page cache, so that it is verified from the device. Its name is
@@ -88,8 +94,9 @@ impl CopiedFile {
 }
 
 impl StoreView {
-    /// Copies a log, of one shard and from the floor that it was opened with, into a store below `to`, and passes every batch to `on_batch` as it is copied. A log
-    /// without any batch is copied as none.
+    /// Copies a log, of one shard and from the floor that it was opened with, into a store below `to`, and passes every
+    /// batch to `on_batch` as it is copied. A log without any batch is copied as none. Segments that are begun meanwhile
+    /// are not copied.
     ///
     /// [`ErrorKind::Gone`] if a restart of the server changed the log meanwhile: remove the copy, and copy again.
     pub fn copy_log<E: From<StoreError>>(
@@ -100,12 +107,20 @@ impl StoreView {
         on_batch: &mut dyn FnMut(&Batch) -> Result<(), E>,
     ) -> Result<LogCopy, E> {
         let to = to.join("log").join(shard.to_string());
+        let newest = self.extents(shard)?.last().map(|extent| extent.first);
         let mut copy = LogWriter { to, shard, view: self, open: None, files: Vec::new() };
+        let mut last = None;
         while let LogItem::Batch(batch) = log.read_next()? {
-            copy.append(&batch, log.last().expect("a batch was just read"))?;
+            let place = log.last().expect("a batch was just read");
+            if last.is_some() && newest.is_some_and(|newest| place.segment > newest) {
+                break;
+            }
+            last = Some(place);
+            copy.append(&batch, place)?;
             on_batch(&batch)?;
         }
-        Ok(copy.finish(&log)?)
+        let last = last.or_else(|| log.last());
+        Ok(copy.finish(&log, last)?)
     }
 }
 
@@ -147,9 +162,10 @@ impl LogWriter<'_> {
         Ok(())
     }
 
-    /// Writes floor and mark. A log whose batches are all below the floor is copied as an empty segment.
-    fn finish(mut self, log: &LogView) -> Result<LogCopy, StoreError> {
-        let (floor, last) = (log.floor(), log.last());
+    /// Writes floor and mark. A log whose batches are all below the floor is copied as an empty segment. `last` is the
+    /// place of the last frame of the copy.
+    fn finish(mut self, log: &LogView, last: Option<FramePlace>) -> Result<LogCopy, StoreError> {
+        let floor = log.floor();
         let next = last.map_or(floor, |last| last.next);
         if let (None, Some(last)) = (&self.open, last) {
             self.open = Some((last.segment, self.begin(last.next, last.crc)?));

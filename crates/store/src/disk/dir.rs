@@ -198,7 +198,7 @@ impl UnusedStore {
 /// parameters.
 pub fn create_store(dir: &Path, file: StoreFile, map: &SlotMap, key: &Key) -> Result<(), StoreError> {
     let created = private::create_dir(dir).and_then(|()| write_whole(dir, "store.key", key));
-    created.map_err(|error| StoreError::io(&error, "creating the store"))?;
+    created.map_err(|error| creating(&error, dir))?;
     create(dir, file, map, key)
 }
 
@@ -271,7 +271,11 @@ fn create(dir: &Path, file: StoreFile, map: &SlotMap, key: &Key) -> Result<(), S
         .and_then(|()| sync_dir(dir))
         .and_then(|()| write_whole(&maps, &FIRST_MAP.to_string(), &map.encode()))
         .and_then(|()| write_whole(dir, STORE, &encode(file, key)));
-    created.map_err(|error| StoreError::io(&error, "creating the store"))
+    created.map_err(|error| creating(&error, dir))
+}
+
+fn creating(error: &io::Error, dir: &Path) -> StoreError {
+    StoreError::io(error, "creating the store").with(format_args!("path={}", dir.display()))
 }
 
 /// Replaces a file: a reader finds the old content or the new one.

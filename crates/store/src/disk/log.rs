@@ -99,8 +99,11 @@ impl<F: Fs> DiskLog<F> {
         deletions: DeletionGuard,
     ) -> Result<(DiskLog<F>, Option<TornTail>), StoreError> {
         assert!(options.segment_bytes >= LogOptions::SEGMENT_BYTES_MIN, "a segment holds at least one batch");
-        fs.create_dir_durably(dir).map_err(|error| StoreError::io(&error, "creating the log directory"))?;
-        let names = fs.open_dir(dir).map_err(|error| StoreError::io(&error, "opening the log directory"))?;
+        let failed = |error: &io::Error, doing: &str| {
+            StoreError::io(error, doing).with(format_args!("path={}", dir.display()))
+        };
+        fs.create_dir_durably(dir).map_err(|error| failed(&error, "creating the log directory"))?;
+        let names = fs.open_dir(dir).map_err(|error| failed(&error, "opening the log directory"))?;
         let mut log = DiskLog {
             files: Segments { fs, dir: dir.to_path_buf(), options },
             names,
@@ -124,11 +127,14 @@ impl<F: Fs> DiskLog<F> {
     /// Removes temporary files that a crash may have left behind.
     fn remove_temporary_files(&self) -> Result<(), StoreError> {
         let Segments { fs, dir, .. } = &self.files;
-        let names = fs.list(dir).map_err(|error| StoreError::io(&error, "listing the log directory"))?;
+        let names = fs.list(dir).map_err(|error| {
+            StoreError::io(&error, "listing the log directory").with(format_args!("path={}", dir.display()))
+        })?;
         let is_temporary = |name: &str| name.starts_with(spare::PREFIX) || name.ends_with(TMP);
         for name in names.iter().filter(|name| is_temporary(name)) {
             fs.remove(&dir.join(name)).map_err(|error| {
-                StoreError::io(&error, "removing a file").with(format_args!("name={name}"))
+                StoreError::io(&error, "removing a file")
+                    .with(format_args!("file={}", dir.join(name).display()))
             })?;
         }
         Ok(())
