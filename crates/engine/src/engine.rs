@@ -7,11 +7,12 @@ mod maintenance;
 mod tasks;
 
 use std::fmt;
+use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
 
 use kernel::{Document, Event, Location, Lsn, Shard, Span};
-use store::{BlobStore, LogStore, Seq, StoreError};
+use store::{BlobReader, BlobStore, LogStore, Seq, StoreError};
 
 use self::maintenance::Maintenance;
 use self::tasks::{Task, TaskQueue};
@@ -130,6 +131,12 @@ pub trait EngineObserver: Send + Sync {
     fn deposed(&self, shard: Shard, why: StoreError) {
         let _ = shard;
         self.fatal(Fatal::Deposed(why));
+    }
+
+    /// This process begins to serve the shard, or ends to: events of other owners are not reported here. Only for shards that
+    /// have other owners.
+    fn served(&self, shard: Shard) {
+        let _ = shard;
     }
 
     /// These events are durable. Must not block.
@@ -335,6 +342,15 @@ impl Engine {
     pub fn hold(&self, location: Location) -> Option<ReadHold> {
         match DocumentLocation::of(location) {
             DocumentLocation::Blob(blob) => Some(self.uploads.hold(blob)),
+            DocumentLocation::Inline { .. } => None,
+        }
+    }
+
+    /// Prepares to read a range of a document from its beginning to its end; `None` if [`Engine::read_document`] does that as
+    /// well, as it does for short documents and on disk.
+    pub fn open_document(&self, document: &Document, range: Range<u64>) -> Option<Box<dyn BlobReader>> {
+        match DocumentLocation::of(document.location) {
+            DocumentLocation::Blob(blob) => self.blobs.open_range(&blob.name(), range),
             DocumentLocation::Inline { .. } => None,
         }
     }

@@ -16,7 +16,7 @@ use crate::clock::Clock;
 use crate::decider::TenureConfig;
 use crate::engine::{Engine, EngineObserver, MaintenanceEvent, OpenError, Options, RecoverySummary};
 use crate::executor::Executor;
-use crate::recovery::{RecoveryError, recover_from, replay};
+use crate::recovery::{RecoveryError, SnapshotDamage, recover_from, replay};
 use crate::stopwatch::Stopwatch;
 
 /// The state of a shard, and the log that it follows.
@@ -48,6 +48,26 @@ impl Follower {
         Ok(Follower { log, blobs, clock, shard, kernel: recovered.kernel, read_at, recovery })
     }
 
+    /// Recovers the state at the end of a log that an engine of this process has lost. The engine's own state is discarded: it
+    /// may be ahead of the log, and may lack what others have appended.
+    pub fn open_after(
+        lost: Arc<Engine>,
+        log: Box<dyn LogStore>,
+        blobs: Arc<dyn BlobStore>,
+        clock: Box<dyn Clock>,
+        shard: Shard,
+        watcher: &dyn EngineObserver,
+    ) -> Result<Follower, RecoveryError> {
+        let kept =
+            planted!(FollowsUnrecovered).then(|| lost.sequencer().inspect(|shard| shard.kernel().snapshot()));
+        drop(lost);
+        let mut follower = Follower::open(log, blobs, clock, shard, watcher)?;
+        if let Some(state) = kept {
+            follower.kernel = Kernel::restore(&state).expect("the state of a kernel");
+        }
+        Ok(follower)
+    }
+
     /// Applies what was appended since. Whether there was anything. With `thorough`, a log that was truncated past the
     /// known end is noticed too, at the cost of two more requests.
     ///
@@ -72,6 +92,16 @@ impl Follower {
     /// The number of the batch after the last that was applied.
     pub fn next(&self) -> Seq {
         self.log.bounds().next
+    }
+
+    /// The state, up to the last batch that was applied.
+    pub fn kernel(&self) -> &Kernel {
+        &self.kernel
+    }
+
+    /// The log, the state, and when the last batch was read, for a program that runs the sequencer itself.
+    pub fn into_parts(self) -> (Box<dyn LogStore>, Kernel, Span) {
+        (self.log, self.kernel, self.read_at)
     }
 
     /// The tenure that the log is in; `None` for a new log.
@@ -104,9 +134,11 @@ impl RecoveryError {
                 matches!(error.kind, ErrorKind::Gone | ErrorKind::Io | ErrorKind::Undecided)
             }
             RecoveryError::Gap { .. } => true,
-            RecoveryError::Decode(..) | RecoveryError::Diverged { .. } | RecoveryError::NoSnapshot { .. } => {
-                false
+            // A read that failed, as one of a bucket does for a moment, says nothing about the snapshot.
+            RecoveryError::NoSnapshot { damaged, .. } => {
+                damaged.iter().any(|snapshot| matches!(snapshot.damage, SnapshotDamage::Device(_)))
             }
+            RecoveryError::Decode(..) | RecoveryError::Diverged { .. } => false,
         }
     }
 }

@@ -31,6 +31,8 @@ pub struct MemoryLimits {
     pub waiter_bytes_per_identity_max: u64,
     /// Names of documents of all shards that share the budget.
     pub document_name_bytes_max: u64,
+    /// Names of documents of one namespace.
+    pub document_name_bytes_per_namespace_max: u64,
     /// Number of namespaces in which one identity may have leases, ended leases that are still readable, or agents.
     pub namespaces_per_identity_max: u64,
     /// Length of all documents of one namespace.
@@ -46,6 +48,7 @@ impl Default for MemoryLimits {
             waiter_bytes_max: u64::MAX,
             waiter_bytes_per_identity_max: u64::MAX,
             document_name_bytes_max: u64::MAX,
+            document_name_bytes_per_namespace_max: u64::MAX,
             namespaces_per_identity_max: u64::MAX,
             document_bytes_per_namespace_max: u64::MAX,
         }
@@ -250,6 +253,9 @@ impl ShardMemory {
         if present.is_some() {
             return Ok(());
         }
+        let (names, max) =
+            (kernel.document_name_bytes(&namespace), limits.document_name_bytes_per_namespace_max);
+        within("document_name_bytes_per_namespace_max", names.saturating_add(1), max, true)?;
         let names = self.others().document_names + ShardUsage::of(kernel, waiters).document_names;
         within("document_name_bytes_max", names + 1, limits.document_name_bytes_max, false)
     }

@@ -45,6 +45,8 @@ use crate::wire::{Format, Reader, Writer};
 pub const BATCH_VERSION: u8 = 2;
 /// The length of a batch header in bytes.
 pub const BATCH_HEADER: usize = 36;
+/// The bytes of a record before its command: length, LSN, time, correlation id.
+pub const RECORD_HEADER: usize = 4 + 8 + 8 + 16;
 /// More records than any batch holds: an LSN this far above the last durable one was never used, also if the log lost
 /// its torn last batch. A record has at least 38 bytes, and a batch at most 4 MiB.
 pub const BATCH_RECORDS_MAX: u64 = 1 << 20;
@@ -172,6 +174,8 @@ pub fn encode_record(
     writer.fixed(&lsn.0.to_le_bytes());
     writer.fixed(&now.0.to_le_bytes());
     writer.fixed(&correlation.to_le_bytes());
+    debug_assert_eq!(batch.len() - start, RECORD_HEADER);
+    let mut writer = Writer::new(batch);
     command::encode(command, &mut writer);
     writer.maybe(document, Writer::bytes);
     let length = u32::try_from(batch.len() - start - 4).expect("a record is far below 4 GiB");

@@ -11,10 +11,11 @@
 //!
 //! **Who does the work.** There is no thread that belongs to a shard. A thread that submits puts its command into the
 //! inbox and tries to run a turn (flat combining): if another thread is deciding, that thread decides the command too.
-//! A turn decides what is in the inbox. If the writer (the log and its observer) is here, the batch leaves with it: to a
+//! A turn decides what is in the inbox. If the writer (the log) is here, the batch leaves with it: to a
 //! worker of the [`Executor`], or the same thread appends, where an append cannot block or the thread may. The thread
-//! that has appended a batch publishes it, brings the writer back, and runs the next turn. A timer runs a turn when
-//! something is due.
+//! that has appended a batch publishes it, brings the writer back, and runs the next turn. On a disk it brings the writer
+//! back first, and another thread appends the next batch while this one writes its replies to their sockets. A timer runs
+//! a turn when something is due.
 //!
 //! **Why no command is forgotten.** A submitting thread that cannot get `core` returns. The thread that has `core` checks
 //! the inbox after it has released `core`, and the thread that brings back the writer runs a turn. All other work is done
@@ -24,11 +25,12 @@
 //! thread with the writer from it, and nothing would become durable. So a thread that runs turns leaves as soon as
 //! another brings the writer back; that one runs a turn afterwards.
 //!
-//! **Locks**, in the order in which they may be taken. None is held while a log, a reply, a query's result or an
-//! observer is called; a query itself runs under `core`.
+//! **Locks**, in the order in which they may be taken. None but `observer` is held while a log, a reply, a query's result or
+//! an observer is called; a query itself runs under `core`.
 //!
 //! | lock | guards | taken |
 //! |---|---|---|
+//! | `observer` | the observer, and the order in which batches are published | by the thread that has appended a batch, while it still has the writer |
 //! | `core` | the shard, the batch under way, the writer | tried, by a submitting thread; waited for, by a worker and by the thread that brings back the writer |
 //! | `inbox` | what has arrived | by anyone, for a moment; also under `core` |
 //! | `health` | whether the log takes commands | as `inbox` |
@@ -194,7 +196,8 @@ impl Sequencer {
     /// once.
     pub fn submit(&self, submission: Submission<ReplyTo>) {
         reached!();
-        self.submit_as(submission, self.shared.submitter());
+        let runner = if submission.may_block { Runner::APPENDING } else { self.shared.submitter() };
+        self.submit_as(submission, runner);
     }
 
     /// Submits a command and waits for its reply, appending on this thread if the log is not in use. `None` if the

@@ -56,6 +56,8 @@ pub struct Submission<R> {
     pub authorization: Authorization,
     /// Called when the command is decided.
     pub on_decided: Option<OnDecided>,
+    /// The submitting thread may block: if the log is not in use, it appends the batch itself.
+    pub may_block: bool,
     /// Where the reply goes.
     pub to: R,
 }
@@ -72,6 +74,7 @@ impl<R> Submission<R> {
             attempt: None,
             authorization,
             on_decided: None,
+            may_block: false,
             to,
         }
     }

@@ -69,6 +69,11 @@ impl Uploads {
         Uploads { blobs, shard, term, state: Arc::default(), deleted: Arc::default() }
     }
 
+    /// The most bytes that an upload has in memory, beside those of the call in progress.
+    pub fn memory_of_one(&self) -> usize {
+        self.blobs.writer_memory()
+    }
+
     /// Begins an upload, with random bits drawn for it.
     pub fn begin(&self, random: u64) -> Result<Upload, StoreError> {
         let pin = self.pin(random);

@@ -187,6 +187,7 @@ fn namespace_content(row: &Row<NamespaceRow>) -> StateHash {
         agents,
         agents_by_name,
         documents_bytes: _,
+        document_name_bytes: _,
     } = value;
     let mut hash = begin(1);
     hash.text(text);

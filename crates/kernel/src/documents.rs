@@ -159,8 +159,11 @@ impl Kernel {
     /// Lists the first document of a key in its namespace, so that deleting the namespace finds it.
     pub(crate) fn list_document(&mut self, node: RowId<Node>) {
         let (ns, text) = (self.nodes[node].parent, Arc::clone(&self.nodes[node].text));
-        self.footprint.document_bytes += document_name_bytes(&text);
-        self.namespace_mut(ns).documents.insert(text, node);
+        let bytes = document_name_bytes(&text);
+        self.footprint.document_bytes += bytes;
+        let ns = self.namespace_mut(ns);
+        ns.document_name_bytes += bytes;
+        ns.documents.insert(text, node);
         self.documents += 1;
     }
 
@@ -173,9 +176,11 @@ impl Kernel {
             row.value.version = row.value.version.next();
         }
         let (ns, text) = (row.parent, Arc::clone(&row.text));
-        self.footprint.document_bytes -= document_name_bytes(&text);
+        let bytes = document_name_bytes(&text);
+        self.footprint.document_bytes -= bytes;
         let ns = self.namespace_mut(ns);
         ns.documents.remove(&text);
+        ns.document_name_bytes -= bytes;
         ns.documents_bytes -= document.bytes;
         self.documents -= 1;
         Some(document)

@@ -92,6 +92,11 @@ impl Kernel {
         self.find_namespace(namespace).map_or(0, |ns| self.namespaces[ns].value.documents_bytes)
     }
 
+    /// An estimate of the bytes that the names of all documents in a namespace occupy.
+    pub fn document_name_bytes(&self, namespace: &Namespace) -> u64 {
+        self.find_namespace(namespace).map_or(0, |ns| self.namespaces[ns].value.document_name_bytes)
+    }
+
     /// An estimate of the bytes that a lease occupies.
     pub(crate) fn lease_footprint(&self, lease: &Lease) -> u64 {
         let members = lease.members.as_slice().iter();

@@ -157,6 +157,8 @@ impl Kernel {
         let lengths = ns.documents.values().filter_map(|node| self.nodes[*node].value.document.as_ref());
         let bytes: u64 = lengths.map(|document| document.bytes).sum();
         ensure(ns.documents_bytes == bytes, "a namespace counts the length of its documents")?;
+        let name_bytes: u64 = ns.documents.keys().map(|text| document_name_bytes(text)).sum();
+        ensure(ns.document_name_bytes == name_bytes, "a namespace counts the memory of its documents")?;
         let agents = self.agents.iter().filter(|(_, row)| row.parent == id);
         let mut agents: Vec<_> = agents.map(|(agent, row)| (row.value.since, agent)).collect();
         agents.sort_unstable_by_key(|(since, _)| *since);

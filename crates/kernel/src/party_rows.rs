@@ -36,6 +36,8 @@ pub(crate) struct NamespaceRow {
     pub(crate) agents_by_name: BTreeMap<Arc<str>, RowId<Agent>>,
     /// The length of its documents together.
     pub(crate) documents_bytes: u64,
+    /// The memory that their names occupy.
+    pub(crate) document_name_bytes: u64,
 }
 
 /// An identity in a namespace.

@@ -238,6 +238,8 @@ faults! {
     HandOverUnlogged = "hand-over-unlogged" in "engine/src/sequencer/turn.rs" caught by "engine/sequencer",
     /// The callers of an append that may be in the log are told that it did not happen.
     TruncatedAppendRefused = "truncated-append-refused" in "engine/src/sequencer/turn.rs" caught by "engine/sequencer",
+    /// A server that has lost its log follows with the state that it had, and does not recover.
+    FollowsUnrecovered = "follows-unrecovered" in "engine/src/follower.rs" caught by "engine/follower",
     /// A follower opens a tenure without reading to the end of the log.
     FollowerNotCaughtUp = "follower-not-caught-up" in "engine/src/follower.rs" caught by "engine/follower",
     /// An append of unknown outcome is retried with different bytes.

@@ -4,7 +4,9 @@
 //! that wait for their replies send the next request when they get them, all within a few milliseconds. A batch that left
 //! without them would make them wait for two appends, and clients would form two groups that never meet. So when an append
 //! ends, the next batch waits for as many commands as have just had their replies, beside those that it has already, but
-//! for at most a twelfth of the time that the append took. A caller alone never waits.
+//! for at most a twelfth of the time that the append took. If a quarter of them is there by then, the others are on their way:
+//! thousands of clients need longer to come back than some do. The batch then waits for up to a quarter of that time. Requests
+//! that arrive at random are never that many. A caller alone never waits.
 //!
 //! Beside that, an operator may set a minimum interval between appends, to pay for fewer of them.
 //!
@@ -15,6 +17,10 @@ use kernel::{Span, Time};
 
 /// A batch waits at most this part of the time that the last append took.
 const PART: u64 = 12;
+/// The same, while clients come back.
+const PART_RETURNING: u64 = 4;
+/// Clients come back if this part of those that had their replies is there again.
+const RETURNED: usize = 4;
 /// A batch waits at most this long for more commands.
 const LINGER_MAX: Span = Span(8);
 
@@ -32,11 +38,23 @@ pub(super) struct Pacing {
     /// The batch waits until here, if it has fewer commands than `expected`.
     lingers_until: Time,
     expected: usize,
+    /// It waits until here, if it has at least as many commands as `returning`.
+    lingers_longer_until: Time,
+    returning: usize,
 }
 
 impl Pacing {
     pub(super) fn new(is_remote: bool, interval: Span) -> Pacing {
-        Pacing { is_remote, interval, began: None, sent: 0, lingers_until: Time(0), expected: 0 }
+        Pacing {
+            is_remote,
+            interval,
+            began: None,
+            sent: 0,
+            lingers_until: Time(0),
+            expected: 0,
+            lingers_longer_until: Time(0),
+            returning: 0,
+        }
     }
 
     /// A batch with this many commands leaves.
@@ -48,13 +66,19 @@ impl Pacing {
     pub(super) fn appended(&mut self, now: Time, commands: usize) {
         self.expected = self.sent + commands;
         let took = self.began.map_or(0, |began| now.0.saturating_sub(began.0));
-        let linger = if self.is_remote && self.expected > 1 { (took / PART).min(LINGER_MAX.0) } else { 0 };
-        self.lingers_until = now.after(Span(linger));
+        self.returning = commands + self.sent.div_ceil(RETURNED);
+        let lingers = self.is_remote && self.expected > 1;
+        let until = |part: u64| now.after(Span(if lingers { (took / part).min(LINGER_MAX.0) } else { 0 }));
+        (self.lingers_until, self.lingers_longer_until) = (until(PART), until(PART_RETURNING));
     }
 
     /// How long a batch has to wait, of which this is known; zero if it may be appended now.
     pub(super) fn wait(&self, now: Time, commands: usize, has_records: bool) -> Span {
-        let lingers_until = if commands < self.expected { self.lingers_until } else { now };
+        let lingers_until = match commands {
+            commands if commands >= self.expected => now,
+            commands if commands >= self.returning => self.lingers_longer_until,
+            _ => self.lingers_until,
+        };
         // Results of queries are confirmed without an append.
         let next = self.began.filter(|_| has_records).map_or(now, |began| began.after(self.interval));
         Span(lingers_until.max(next).0.saturating_sub(now.0))
@@ -71,13 +95,28 @@ mod tests {
         assert_eq!(pacing.wait(Time(1000), 1, true), Span(0), "the first one waits for nothing");
         pacing.appending(Time(1000), 64);
         pacing.appended(Time(1032), 0);
-        assert_eq!(pacing.wait(Time(1032), 63, true), Span(2));
+        assert_eq!(pacing.wait(Time(1032), 15, true), Span(2));
         assert_eq!(pacing.wait(Time(1033), 1, false), Span(1));
         assert_eq!(pacing.wait(Time(1032), 64, true), Span(0), "all are here");
         assert_eq!(pacing.wait(Time(1034), 1, true), Span(0));
         pacing.appending(Time(1034), 64);
         pacing.appended(Time(9034), 0);
         assert_eq!(pacing.wait(Time(9034), 1, true), LINGER_MAX);
+        assert_eq!(pacing.wait(Time(9034), 63, true), LINGER_MAX);
+    }
+
+    /// Of 2,048 clients some hundreds were back after a twelfth of the append. The batch left with these, and the clients
+    /// formed groups that waited for each other's appends.
+    #[test]
+    fn a_batch_waits_longer_while_clients_come_back() {
+        let mut pacing = Pacing::new(true, Span(0));
+        pacing.appending(Time(0), 2048);
+        pacing.appended(Time(32), 100);
+        assert_eq!(pacing.wait(Time(34), 611, true), Span(0), "fewer than a quarter are back");
+        assert_eq!(pacing.wait(Time(34), 612, true), Span(6));
+        assert_eq!(pacing.wait(Time(39), 2147, true), Span(1));
+        assert_eq!(pacing.wait(Time(39), 2148, true), Span(0), "all are here");
+        assert_eq!(pacing.wait(Time(40), 612, true), Span(0), "not for ever");
     }
 
     /// Two groups of clients took turns: each waited for the appends of the other, and cycles took twice as long.

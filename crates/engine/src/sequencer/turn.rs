@@ -17,6 +17,7 @@ use crate::checkpoint::Mark;
 use crate::decider::BATCH_BYTES;
 use crate::decision::Unavailable;
 use crate::executor::{Executor, Timer};
+use crate::record::RECORD_HEADER;
 use crate::shard::{LogSpace, Shard};
 use crate::stopwatch::Stopwatch;
 use crate::sync::{AtomicBool, Condvar, Mutex, MutexGuard, Ordering, PoisonError, TryLockError, lock};
@@ -25,6 +26,10 @@ use crate::sync::{AtomicBool, Condvar, Mutex, MutexGuard, Ordering, PoisonError,
 const BATCH_COMMANDS: usize = 1024;
 /// The same for a log on another machine: its appends take long, and cost the same for any number of commands.
 const REMOTE_BATCH_COMMANDS: usize = 64 * 1024;
+const _: () = assert!(
+    REMOTE_BATCH_COMMANDS * RECORD_HEADER >= BATCH_BYTES,
+    "what such a log takes is bounded by bytes alone; the number is a bound for replies that log nothing"
+);
 /// More than the last command of a batch adds to it, with the frame around it.
 const RECORD_BYTES: usize = BATCH_BYTES / 4;
 /// Maximum number of connections and deliveries that a turn looks at.
@@ -59,6 +64,8 @@ impl Runner {
     /// A submitting thread that appends: it waits for its reply anyway, or an append does not block. It does not wait for
     /// `core`: many such threads would wait in line for it, although one of them decides for all.
     pub(super) const APPENDING: Runner = Runner { appends: true, waits: false, turns: TURNS_MAX };
+    /// The thread that publishes a batch: another appends the next one meanwhile.
+    const PUBLISHING: Runner = Runner { appends: false, waits: true, turns: 1 };
     /// A submitting thread that must not block.
     const NON_BLOCKING: Runner = Runner { appends: false, waits: false, turns: TURNS_MAX };
 }
@@ -67,6 +74,9 @@ impl Runner {
 pub(super) struct Shared {
     pub(super) inbox: Inbox,
     core: Mutex<Core>,
+    /// Publishes batches: the thread that has appended one takes the lock before it brings the writer back, so that batches
+    /// are published in their order.
+    observer: Mutex<Box<dyn BatchObserver>>,
     health: Mutex<Health>,
     /// Set before the owner hears of a failure: nothing is published afterwards.
     is_failed: AtomicBool,
@@ -111,11 +121,9 @@ struct Core {
     has_ended: bool,
 }
 
-/// The log, and the observer of what is durable in it. One thread at a time has them: it appends a batch, and publishes it
-/// before the next is appended.
+/// The log. One thread at a time has it, and appends a batch.
 struct Writer {
     log: Box<dyn LogStore>,
-    observer: Box<dyn BatchObserver>,
     marks: MarkInterval,
 }
 
@@ -157,7 +165,7 @@ impl Shared {
             }));
             let mut core = Core {
                 shard,
-                writer: WriterSlot::Here(Writer { log, observer, marks }),
+                writer: WriterSlot::Here(Writer { log, marks }),
                 queries: Vec::new(),
                 stopwatch: Stopwatch::start(),
                 timer,
@@ -175,6 +183,7 @@ impl Shared {
             Shared {
                 inbox: Inbox::new(QUEUE_MAX),
                 core: Mutex::new(core),
+                observer: Mutex::new(observer),
                 health: Mutex::new(health),
                 is_failed: AtomicBool::new(false),
                 is_returning: AtomicBool::new(false),
@@ -318,12 +327,20 @@ impl Shared {
             // A repeated append is as old as its first try.
             lock(&self.appending).get_or_insert_with(Stopwatch::start);
         }
+        if planted!(EventsEarly)
+            && let Some(batch) = &mut work.batch
+        {
+            lock(&self.observer).durable(&std::mem::take(&mut batch.turn.events));
+        }
         let appended = work.batch.as_mut().map_or(Ok(()), |batch| work.writer.append(batch));
         let is_undecided = matches!(&appended, Err(error) if error.kind == ErrorKind::Undecided);
         if self.is_remote && !is_undecided {
             *lock(&self.appending) = None;
         }
+        // The batch before this one is published, whatever became of this one.
+        let mut observer = lock(&self.observer);
         if let Err(error) = appended {
+            drop(observer);
             return match error.kind {
                 ErrorKind::Undecided => self.postpone(work, error),
                 ErrorKind::Taken => self.end(Ended::Deposed(error), Some(work)),
@@ -338,11 +355,36 @@ impl Shared {
         if self.is_failed.load(Ordering::Acquire) {
             return false;
         }
-        let Work { mut writer, batch } = work;
-        // Replies go out before the log is maintained: that may take a while.
-        if let Some(batch) = batch {
-            batch.publish(&mut *writer.observer, &self.this);
+        let Work { writer, batch } = work;
+        match batch {
+            Some(batch) if self.overlaps() => {
+                self.bring_back(writer);
+                self.turn(Runner::PUBLISHING);
+                batch.publish(&mut **observer, &self.this);
+            }
+            batch => {
+                // Replies go out before the log is maintained: that may take a while.
+                if let Some(batch) = batch {
+                    batch.publish(&mut **observer, &self.this);
+                }
+                self.bring_back(writer);
+            }
         }
+        drop(observer);
+        !planted!(NoTurnAfterAppend)
+    }
+
+    /// Whether a batch is published while the next is appended, by another thread. Not where an append cannot block: a
+    /// reply that submits a command would append on the thread that publishes. Nor on another machine: a batch waits there
+    /// for the clients whose replies have gone out.
+    fn overlaps(&self) -> bool {
+        reached!();
+        !self.is_instant && !self.is_remote && !self.inbox.has_floor()
+    }
+
+    /// Maintains the log, and makes the writer available.
+    fn bring_back(&self, mut writer: Writer) {
+        reached!();
         let health = self.maintain(&mut *writer.log);
         self.is_returning.store(true, Ordering::Release);
         let mut core = self.lock_core();
@@ -353,7 +395,6 @@ impl Shared {
         self.is_returning.store(false, Ordering::Release);
         drop(core);
         self.set_health(health);
-        !planted!(NoTurnAfterAppend)
     }
 
     /// Truncates the log if requested, and reserves space for the next batch.
@@ -394,6 +435,8 @@ impl Shared {
     /// Closed, and every reply was sent.
     fn finish(&self, mut work: Work) {
         reached!();
+        // The last batch is published.
+        drop(lock(&self.observer));
         // Without the mark the next start copies the last batch, as after a crash.
         let _ = work.writer.log.mark_clean_stop();
         let mut core = self.lock_core();
@@ -625,10 +668,10 @@ impl Core {
         bytes > 0 || replies > 0 || self.shard.contended() > 0 || !self.queries.is_empty()
     }
 
-    /// Nothing is under way.
+    /// Nothing is under way. An append that this turn may repeat is: its outcome is not known.
     fn is_idle(&self) -> bool {
         reached!();
-        self.is_here() && !self.has_something()
+        matches!(self.writer, WriterSlot::Here(_)) && !self.has_something()
     }
 
     /// Whether the log is here, or an append that this turn may repeat.
@@ -666,8 +709,8 @@ impl Core {
     fn take_writer(&mut self) -> Option<Work> {
         reached!();
         match std::mem::replace(&mut self.writer, WriterSlot::Appending) {
-            WriterSlot::Here(mut writer) => {
-                let batch = self.has_something().then(|| self.seal(&mut writer));
+            WriterSlot::Here(writer) => {
+                let batch = self.has_something().then(|| self.seal());
                 Some(Work { writer, batch })
             }
             other => {
@@ -678,7 +721,7 @@ impl Core {
     }
 
     /// Ends the batch under way.
-    fn seal(&mut self, writer: &mut Writer) -> PendingBatch {
+    fn seal(&mut self) -> PendingBatch {
         reached!();
         self.pacing.appending(self.shard.now(), self.commands());
         let mut turn = self.shard.end_turn();
@@ -686,9 +729,6 @@ impl Core {
             for (to, reply, _) in turn.replies.drain(..) {
                 to(reply, super::Delivery::default());
             }
-        }
-        if planted!(EventsEarly) {
-            writer.observer.durable(&std::mem::take(&mut turn.events));
         }
         let bytes = turn.sealed.as_ref().map_or(0, |sealed| sealed.payload.len());
         if !planted!(FullBatchesInFlight) {

@@ -3,13 +3,14 @@
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, channel};
 
-use engine::observe::{EngineObserver, Fatal, MaintenanceEvent};
+use engine::internals::recovery::RecoveryError;
+use engine::observe::{DamagedSnapshot, EngineObserver, Fatal, MaintenanceEvent, SnapshotDamage};
 use engine::{Clock, Engine, Follower, Options, ReplyTo, Submission, TenureConfig, Unavailable};
 use kernel::{Action, Close, Command, Shard, Span};
 use sim::fixture::{grant, held, identity, key};
 use store::memory::MemoryBlobs;
 use store::object::{MemoryObjects, ObjectLog, ObjectOptions, Objects, RetryPolicy, WriterId};
-use store::{BlobStore, ErrorKind, StoreError};
+use store::{BlobStore, ErrorKind, LogStore as _, LsnRange, Seq, StoreError};
 
 use crate::deadline::{DEADLINE, eventually};
 use crate::fixture::{TENURE, TestClock, executor};
@@ -132,6 +133,35 @@ fn a_follower_keeps_up_and_the_owner_that_it_deposes_reveals_nothing_more() {
     assert!(matches!(released.recv_timeout(DEADLINE), Ok(Ok(_))), "the holder goes on");
 }
 
+/// A deposed owner has decided what is not in the log, and lacks what is. It recovers before it follows.
+#[test]
+fn an_owner_that_follows_again_has_the_state_of_the_log_and_not_its_own() {
+    let bucket = Bucket::new();
+    let (owner, deposed) = Bucket::take_over(bucket.follow(1), 1);
+    acquire(&owner, "ada", "a", 60_000);
+    let (successor, _) = Bucket::take_over(bucket.follow(2), 2);
+    acquire(&successor, "bob", "b", 60_000);
+    acquire(&successor, "bob", "c", 60_000);
+    let undecided = submit(&owner, "ada", Action::Acquire(grant(key("d"), Span(60_000))));
+    assert!(matches!(undecided.recv_timeout(DEADLINE), Ok(Err(Unavailable::Deposed))));
+    assert_eq!(deposed.recv_timeout(DEADLINE).map(|error| error.kind), Ok(ErrorKind::Taken));
+    let options = ObjectOptions::new(0, 1, WriterId(3));
+    let log = ObjectLog::open(Arc::clone(&bucket.objects), options, RetryPolicy::without_pause(3));
+    let clock = Box::new(ServerClock { machine: 1, time: bucket.clock.clone() });
+    let (log, (send, _)) = (Box::new(log.expect("readable")), channel());
+    let blobs = Arc::clone(&bucket.blobs);
+    let again = Follower::open_after(Arc::new(owner), log, blobs, clock, Shard(0), &DeposedObserver(send));
+    let (third, _) = Bucket::take_over(again.expect("valid"), 3);
+    let replies =
+        ["a", "b", "c"].map(|name| submit(&third, "eve", Action::Acquire(grant(key(name), Span(60_000)))));
+    for (name, reply) in ["a", "b", "c"].iter().zip(replies) {
+        let reply = reply.recv_timeout(DEADLINE);
+        let is_blocked = matches!(&reply, Ok(Ok(decision)) if decision.response().is_none());
+        assert!(is_blocked, "{name} is held by another: {reply:?}");
+    }
+    acquire(&third, "eve", "d", 60_000);
+}
+
 /// The time for which a follower has watched a silent log has certainly passed: the leases of a dead owner end in time, not
 /// late, even though its machine's clock is unknown here.
 #[test]
@@ -186,4 +216,46 @@ fn of_two_followers_that_take_over_one_owns_the_log() {
     let mut again = bucket.follow(2);
     assert!(!again.poll(true).expect("readable"));
     assert_eq!(again.tenure().map(|tenure| tenure.open.writer), Some(1));
+}
+
+/// A store failed for a moment while a stand-by read the snapshots. It stopped to follow the shard for a minute, as if its own
+/// version were too old.
+#[test]
+fn a_snapshot_that_could_not_be_read_now_can_be_read_later() {
+    let unreadable = |damage| {
+        let name = store::BlobName::new("snapshot/0/0000000000000008").expect("valid");
+        RecoveryError::NoSnapshot { floor: Seq(8), damaged: vec![DamagedSnapshot { name, damage }] }
+    };
+    let failed = StoreError::new(ErrorKind::Io, "no response");
+    assert!(unreadable(SnapshotDamage::Device(failed)).is_transient());
+    assert!(!unreadable(SnapshotDamage::Misnamed(Seq(7))).is_transient());
+}
+
+/// An upgrade: the owner writes records that an older follower does not know. It stops following, and opening again does not
+/// help: it must not take the log over.
+#[test]
+fn a_follower_that_meets_a_newer_record_stops_and_says_so() {
+    let bucket = Bucket::new();
+    let (owner, _) = Bucket::take_over(bucket.follow(1), 1);
+    acquire(&owner, "ada", "a", 60_000);
+    let mut follower = bucket.follow(2);
+    let options = ObjectOptions::new(0, 1, WriterId(9));
+    let log = ObjectLog::open(Arc::clone(&bucket.objects), options, RetryPolicy::without_pause(3));
+    let mut log = log.expect("readable");
+    let next = log.bounds().next;
+    let last = log.reader().read(Seq(next.0 - 1)).expect("the grant");
+    let mut payload = last.payload.clone();
+    // The version of the batch, behind its magic.
+    payload[3] += 1;
+    let lsn = last.lsns.last.0 + 1;
+    log.append(next, LsnRange::new(lsn, lsn), &payload).expect("a free number");
+    let error = follower.poll(false).expect_err("it cannot be read");
+    assert!(!error.is_transient(), "{error}");
+    assert!(error.to_string().contains("version"), "{error}");
+    let options = ObjectOptions::new(0, 1, WriterId(2));
+    let log = ObjectLog::open(Arc::clone(&bucket.objects), options, RetryPolicy::without_pause(3));
+    let clock = Box::new(ServerClock { machine: 2, time: bucket.clock.clone() });
+    let (log, (send, _)) = (Box::new(log.expect("readable")), channel());
+    let opened = Follower::open(log, Arc::clone(&bucket.blobs), clock, Shard(0), &DeposedObserver(send));
+    assert!(opened.is_err_and(|error| !error.is_transient()));
 }

@@ -19,6 +19,7 @@ mod deadlock;
 mod sequencer;
 mod engine;
 mod follower;
+mod tail;
 mod driver;
 mod checkpointing;
 mod damaged_snapshots;

@@ -237,3 +237,28 @@ fn the_documents_of_a_namespace_have_a_limit_of_bytes() {
     assert!(applied(&limited.commit("ada", other, "other", 990)));
     kernel::invariants::check(limited.0.kernel()).expect("the counts are correct");
 }
+
+/// Short documents of long names in one namespace used up the memory for names: no other namespace could have a new document
+/// until an operator removed them.
+#[test]
+fn the_names_of_documents_of_a_namespace_have_a_limit_of_their_own() {
+    let limits = MemoryLimits {
+        document_name_bytes_max: 20_000,
+        document_name_bytes_per_namespace_max: 10_000,
+        ..MemoryLimits::default()
+    };
+    let mut limited = Limited::new(limits);
+    let mut commit = |namespace: &str, name: &str| {
+        let namespace = Namespace::new(namespace).expect("a name");
+        let lease = credential(&limited.acquire("ada", LeaseRequest { namespace, ..small(name) }));
+        limited.commit("ada", lease, name, 2)
+    };
+    let applied = |reply: &Reply| matches!(reply, Ok(Decision::Outcome(Outcome::Applied(..))));
+    let name = |n: usize| format!("{}-{n}", "x".repeat(400));
+    let written = (0..100).take_while(|n| applied(&commit("one", &name(*n)))).count();
+    assert!((5..30).contains(&written), "{written} documents");
+    let refused = commit("one", "short");
+    assert!(is_exceeded(&refused, "document_name_bytes_per_namespace_max", true), "{refused:?}");
+    assert!(applied(&commit("two", "k")), "another namespace");
+    kernel::invariants::check(limited.0.kernel()).expect("the counts are correct");
+}

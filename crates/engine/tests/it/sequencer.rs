@@ -374,6 +374,48 @@ fn nothing_is_decided_behind_a_hand_over_even_if_its_append_takes_long() {
     assert_eq!(logged(&memory).last(), Some(&"close"));
 }
 
+/// A log whose second append has no known outcome for some tries.
+fn undecided_log(memory: &MemoryLog) -> impl LogStore + use<> {
+    let mut appends = 0;
+    let plan = move |call| {
+        appends += usize::from(call == Call::Append);
+        if call == Call::Append && (2..5).contains(&appends) {
+            Fault::Before(ErrorKind::Undecided)
+        } else {
+            Fault::None
+        }
+    };
+    Faulty::new(memory.clone(), Box::new(plan))
+}
+
+/// The network failed when a server handed its log over. The record was not sent again: the server believed that it had
+/// ended its tenure, and no other server could open before the silence.
+#[test]
+fn the_record_of_a_hand_over_is_repeated_until_its_outcome_is_known() {
+    let memory = MemoryLog::default();
+    let sequencer = start(undecided_log(&memory));
+    eventually("the tenure is open", || memory.bounds().next == Seq(1));
+    assert!(sequencer.hand_over(Close { to: None }));
+    sequencer.wait_until_ended();
+    assert_eq!(logged(&memory).last(), Some(&"close"));
+    drop(sequencer);
+}
+
+/// The same for a server that stopped: the callers of its last batch got no reply, though the store was back.
+#[test]
+fn a_close_repeats_an_undecided_append_until_its_callers_have_their_replies() {
+    let memory = MemoryLog::default();
+    let sequencer = start(undecided_log(&memory));
+    eventually("the tenure is open", || memory.bounds().next == Seq(1));
+    let grant = submit(&sequencer, "ada", acquire("k"));
+    eventually("its outcome is not known", || sequencer.health().is_undecided);
+    sequencer.close();
+    granted(&grant);
+    sequencer.wait_until_ended();
+    assert_eq!(logged(&memory).last(), Some(&"acquire"));
+    drop(sequencer);
+}
+
 /// The append landed, its response was lost, and another server truncated the log past it. Its callers were told that
 /// their commands did not happen.
 #[test]
