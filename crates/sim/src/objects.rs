@@ -12,7 +12,7 @@ use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use store::object::{MemoryObjects, ObjectUpload, Objects, ObjectsError, ObjectsErrorKind, Page};
+use store::object::{MemoryObjects, ObjectUpload, Objects, ObjectsError, ObjectsErrorKind, Page, Part};
 
 use crate::rng::Rng;
 
@@ -23,6 +23,8 @@ pub struct NetworkFaults {
     pub fault_percent: u64,
     /// A delayed request is executed after at most this many other requests.
     pub delay_max: u64,
+    /// The percentage of changes that the network repeats: executed at once, and again later.
+    pub repeated_percent: u64,
 }
 
 /// A change to the objects.
@@ -178,16 +180,23 @@ impl Inner {
     fn change(&mut self, change: ObjectChange, partitioned: bool) -> Result<(), ObjectsError> {
         self.begin();
         match self.fate(partitioned) {
-            RequestFate::Normal => return self.execute(change),
+            RequestFate::Normal => {
+                if self.faults.repeated_percent > 0 && self.rng.below(100) < self.faults.repeated_percent {
+                    self.delay(change.clone());
+                }
+                return self.execute(change);
+            }
             RequestFate::Rejected(kind) => return Err(ObjectsError::new(kind, "injected fault")),
             RequestFate::ResponseLost => drop(self.execute(change)),
-            RequestFate::Delayed => {
-                let at = self.requests + 1 + self.rng.below(self.faults.delay_max.max(1));
-                self.delayed.push((at, change));
-            }
+            RequestFate::Delayed => self.delay(change),
             RequestFate::Lost => {}
         }
         Err(timed_out())
+    }
+
+    fn delay(&mut self, change: ObjectChange) {
+        let at = self.requests + 1 + self.rng.below(self.faults.delay_max.max(1));
+        self.delayed.push((at, change));
     }
 
     /// The objects for a read, unless the request has a fault.
@@ -280,9 +289,9 @@ struct SimUpload {
 }
 
 impl ObjectUpload for SimUpload {
-    fn put_part(&mut self, number: usize, part: &Arc<Vec<u8>>) -> Result<(), ObjectsError> {
+    fn put_part(&mut self, number: usize, part: &Part) -> Result<(), ObjectsError> {
         self.handle.read(|_| Ok(()))?;
-        self.parts.insert(number, part.to_vec());
+        self.parts.insert(number, part.bytes()?);
         Ok(())
     }
 
@@ -298,7 +307,10 @@ mod tests {
 
     /// Puts and deletes of a few names, and the result of each.
     fn run(seed: u64) -> (Vec<ObjectChange>, Vec<Result<(), ObjectsErrorKind>>) {
-        let objects = SimObjects::new(seed, NetworkFaults { fault_percent: 60, delay_max: 20 });
+        let objects = SimObjects::new(
+            seed,
+            NetworkFaults { fault_percent: 60, delay_max: 20, ..NetworkFaults::default() },
+        );
         let handle = objects.handle();
         let results = (0..200).map(|n| {
             let name = format!("a/{}", n % 7);
@@ -332,7 +344,8 @@ mod tests {
 
     #[test]
     fn a_partitioned_clients_put_is_executed_after_later_requests() {
-        let objects = SimObjects::new(0, NetworkFaults { fault_percent: 0, delay_max: 3 });
+        let objects =
+            SimObjects::new(0, NetworkFaults { fault_percent: 0, delay_max: 3, ..NetworkFaults::default() });
         let (partitioned, other) = (objects.handle(), objects.handle());
         partitioned.set_partitioned(true);
         assert_eq!(

@@ -66,6 +66,8 @@ pub struct PublishedReply {
 pub struct VersionRead {
     /// The key.
     pub key: &'static str,
+    /// The last record of the state that was read.
+    pub lsn: Lsn,
     /// The version that was acknowledged before the query was made.
     pub known: Option<Version>,
     /// The version that was found; `None` if the key has no row.

@@ -14,8 +14,9 @@ use engine::internals::recovery::{DamagedSnapshot, RecoveryError, SnapshotDamage
 use engine::internals::sequencer::{Ended, Health, Publish, Sequencer};
 use engine::internals::shard::{Shard, StateDigest};
 use engine::internals::uploads::Uploads;
+use engine::observe::{EngineObserver, Fatal, MaintenanceEvent};
 use engine::waiters::{Attempt, Wait, WaiterConnection};
-use engine::{ReplyTo, Submission, TenureConfig, Unavailable};
+use engine::{Follower, ReplyTo, Submission, TenureConfig, Unavailable};
 use kernel::{
     Close, Command, Cursor, Document, Kernel, Limits, Lsn, ResourceName, Span, Store, Time, Version,
 };
@@ -29,7 +30,6 @@ use super::executor::SimExecutor;
 use super::ledger::Ledger;
 use super::outbox::{LogStep, ObservedLog, Outbox, PublishedReply, VersionRead};
 use crate::disk::SimFs;
-use crate::objects::SimHandle;
 use crate::rng::Rng;
 
 /// The number of a request in the simulation.
@@ -40,7 +40,7 @@ pub enum Backend {
     /// On a disk that loses unsynced writes.
     Disk(SimFs),
     /// In an object store, as this writer.
-    Objects(SimHandle, WriterId),
+    Objects(Arc<dyn Objects>, WriterId),
 }
 
 /// Why a server ended.
@@ -161,9 +161,54 @@ impl Server {
         let is_exclusive = matches!(backend, Backend::Disk(_));
         ledger.recovered(&kernel, is_exclusive).map_err(ServerError::Violation)?;
         let opening = TenureConfig { store: STORE, writer, limits: size.limits, slots: kernel::Slots::ALL };
-        let outbox = Outbox::new(kernel.last_lsn());
+        let durable = kernel.last_lsn();
         let decider = Decider::open(kernel, log.bounds().next, Box::new(machine.clone()), &opening)
             .map_err(|error| ServerError::Violation(error.to_string()))?;
+        Server::serve(decider, durable, (log, blobs), machine, ledger)
+    }
+
+    /// Follows a log, which another server may own.
+    pub fn follow(size: &WorldSize, backend: &Backend, machine: &Machine) -> Result<Follower, ServerError> {
+        let (log, blobs) = open(backend, size)?;
+        let damage = DamageObserver::default();
+        let follower = Follower::open(log, blobs, Box::new(machine.clone()), STORE.shard, &damage);
+        let follower = follower.map_err(|error| match error {
+            // The log has changed while it was read.
+            error if error.is_transient() => StoreError::new(ErrorKind::Gone, error.to_string()).into(),
+            error => ServerError::from(error),
+        })?;
+        let found = damage.0.into_inner().unwrap_or_else(PoisonError::into_inner);
+        found.iter().try_for_each(damage_found)?;
+        Ok(follower)
+    }
+
+    /// Opens a tenure behind what was followed, and starts a sequencer.
+    pub fn take_over(
+        follower: Follower,
+        size: &WorldSize,
+        backend: &Backend,
+        machine: &Machine,
+        writer: u128,
+        ledger: &mut Ledger,
+    ) -> Result<Server, ServerError> {
+        let (log, kernel, read_at) = follower.into_parts();
+        ledger.recovered(&kernel, false).map_err(ServerError::Violation)?;
+        let opening = TenureConfig { store: STORE, writer, limits: size.limits, slots: kernel::Slots::ALL };
+        let (durable, next) = (kernel.last_lsn(), log.bounds().next);
+        let decider = Decider::open_after(kernel, next, read_at, Box::new(machine.clone()), &opening)
+            .map_err(|error| ServerError::Violation(error.to_string()))?;
+        Server::serve(decider, durable, (log, open_blobs(backend, size)?), machine, ledger)
+    }
+
+    /// Runs a sequencer, whose first batch opens the tenure.
+    fn serve(
+        decider: Decider,
+        durable: Lsn,
+        (log, blobs): OpenedStore,
+        machine: &Machine,
+        ledger: &mut Ledger,
+    ) -> Result<Server, ServerError> {
+        let outbox = Outbox::new(durable);
         let term = decider.kernel().tenure().expect("just opened").open.term;
         let uploads = Uploads::new(Arc::clone(&blobs), STORE.shard, Term(term));
         let (reader, executor) = (log.reader(), Arc::new(SimExecutor::new(machine)));
@@ -232,7 +277,12 @@ impl Server {
             let (kernel, lsn) = (shard.kernel(), shard.kernel().last_lsn());
             let read = |(key, known)| {
                 let name = ResourceName::parse(key, None).expect("a valid name");
-                VersionRead { key, known, found: kernel.key(&namespace(), &name).map(|view| view.version) }
+                VersionRead {
+                    key,
+                    lsn,
+                    known,
+                    found: kernel.key(&namespace(), &name).map(|view| view.version),
+                }
             };
             let reads = known.into_iter().map(read).collect();
             Box::new(move || outbox.read(lsn, reads))
@@ -384,9 +434,9 @@ impl Server {
         self.sequencer.close();
     }
 
-    /// Hands the log over to any server: the last record says so. Not to be called without log space.
-    pub fn hand_over(&self) {
-        assert!(self.sequencer.hand_over(Close { to: None }), "it was not closed before");
+    /// Hands the log over to this server, or to any: the last record says so. Not to be called without log space.
+    pub fn hand_over(&self, to: Option<u128>) {
+        assert!(self.sequencer.hand_over(Close { to }), "it was not closed before");
     }
 
     /// Whether it has ended.
@@ -583,6 +633,22 @@ fn damage_found(snapshot: &DamagedSnapshot) -> Result<(), ServerError> {
     }
 }
 
+/// Notes the snapshots that a follower could not use.
+#[derive(Default)]
+struct DamageObserver(Mutex<Vec<DamagedSnapshot>>);
+
+impl EngineObserver for DamageObserver {
+    fn fatal(&self, why: Fatal) {
+        panic!("{why}");
+    }
+
+    fn maintained(&self, event: MaintenanceEvent) {
+        if let MaintenanceEvent::SnapshotDamaged(snapshot) = event {
+            self.0.lock().unwrap_or_else(PoisonError::into_inner).push(snapshot);
+        }
+    }
+}
+
 type OpenedStore = (Box<dyn LogStore>, Arc<dyn BlobStore>);
 
 fn open(backend: &Backend, size: &WorldSize) -> Result<OpenedStore, StoreError> {
@@ -590,17 +656,25 @@ fn open(backend: &Backend, size: &WorldSize) -> Result<OpenedStore, StoreError> 
         Backend::Disk(fs) => {
             let options = LogOptions { shard: 0, store_id: 9, segment_bytes: size.segment_bytes };
             let (log, _) = DiskLog::open(fs.clone(), Path::new("/store/log"), options)?;
-            let blobs = DiskBlobs::open(fs.clone(), Path::new("/store/blob"))?;
-            Ok((Box::new(log), Arc::new(blobs)))
+            Ok((Box::new(log), open_blobs(backend, size)?))
         }
-        Backend::Objects(handle, writer) => {
-            let objects: Arc<dyn Objects> = Arc::new(handle.clone());
+        Backend::Objects(objects, writer) => {
+            let objects = Arc::clone(objects);
             let options = ObjectOptions { index_batches: 4, ..ObjectOptions::new(0, 9, *writer) };
-            let log = ObjectLog::open(Arc::clone(&objects), options, RetryPolicy::without_pause(size.tries))?;
+            let log = ObjectLog::open(objects, options, RetryPolicy::without_pause(size.tries))?;
+            Ok((Box::new(log), open_blobs(backend, size)?))
+        }
+    }
+}
+
+fn open_blobs(backend: &Backend, size: &WorldSize) -> Result<Arc<dyn BlobStore>, StoreError> {
+    match backend {
+        Backend::Disk(fs) => Ok(Arc::new(DiskBlobs::open(fs.clone(), Path::new("/store/blob"))?)),
+        Backend::Objects(objects, _) => {
             // Long documents and most snapshots have several parts.
             let parts = UploadOptions::parts_of(500);
-            let blobs = ObjectBlobs::new(objects, RetryPolicy::without_pause(size.tries), parts);
-            Ok((Box::new(log), Arc::new(blobs)))
+            let tries = RetryPolicy::without_pause(size.tries);
+            Ok(Arc::new(ObjectBlobs::new(Arc::clone(objects), tries, parts)))
         }
     }
 }

@@ -7,6 +7,7 @@ mod maintenance;
 mod responses;
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 use engine::document::{DocumentLocation, Pin};
 use engine::internals::waiting::lease_request_of;
@@ -99,7 +100,11 @@ impl<'a> ServerSimulation<'a> {
     pub(super) fn new(seed: u64, trace: &'a mut dyn FnMut(String)) -> ServerSimulation<'a> {
         let mut rng = Rng::new(seed);
         let storage = if seed.is_multiple_of(3) {
-            let faults = NetworkFaults { fault_percent: rng.below(12), delay_max: 1 + rng.below(60) };
+            let faults = NetworkFaults {
+                fault_percent: rng.below(12),
+                delay_max: 1 + rng.below(60),
+                ..NetworkFaults::default()
+            };
             let objects = SimObjects::new(rng.number(), faults);
             let handle = objects.handle();
             Storage::Objects(objects, handle)
@@ -431,7 +436,7 @@ impl<'a> ServerSimulation<'a> {
                 self.machine = Machine::new(self.now, self.boots, drift(&mut self.rng));
                 self.machine.reboot(self.boots, up_ms(&mut self.rng));
                 *handle = objects.handle();
-                Backend::Objects(handle.clone(), WriterId(self.writers))
+                Backend::Objects(Arc::new(handle.clone()), WriterId(self.writers))
             }
         };
         // Servers do not start with a clock in the future. It may be behind the one of the last tenure.

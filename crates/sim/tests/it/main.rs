@@ -13,6 +13,7 @@ mod object_takeover;
 mod object_model;
 mod crash_points;
 mod servers;
+mod cluster;
 mod agents;
 
 /// The size of a randomised test: `usual`, or `long` with `LOCKD_LONG=1` in the environment.

@@ -19,7 +19,10 @@ fn a_retried_put_recognises_its_own_blob() {
     let (mut finished, mut unknown) = (0, 0);
     for seed in 0..300 {
         let mut rng = Rng::new(seed);
-        let objects = SimObjects::new(rng.number(), NetworkFaults { fault_percent: 50, delay_max: 30 });
+        let objects = SimObjects::new(
+            rng.number(),
+            NetworkFaults { fault_percent: 50, delay_max: 30, ..NetworkFaults::default() },
+        );
         let blobs = |tries| {
             ObjectBlobs::new(
                 Arc::new(objects.handle()),

@@ -5,7 +5,7 @@
 //! Every writer has a thread, and one thread runs at a time, from one request to the next: so any interleaving of
 //! requests can occur, and the same seed repeats it.
 
-mod scheduler;
+pub(crate) mod scheduler;
 mod history;
 mod writer;
 
@@ -41,6 +41,7 @@ fn run(seed: u64) -> (SimObjects, History) {
     let faults = NetworkFaults {
         fault_percent: [0, 10, 25, 40][usize::from(rng.small(4))],
         delay_max: 1 + rng.below(300),
+        ..NetworkFaults::default()
     };
     let objects = SimObjects::new(rng.number(), faults);
     let (scheduler, history) = (Scheduler::new(WRITERS), Shared::default());
@@ -125,7 +126,8 @@ fn the_same_seed_repeats_a_run() {
 /// number was below the floor, and all batches around it were deleted.
 #[test]
 fn a_writer_partitioned_during_takeover_and_truncation_is_deposed() {
-    let objects = SimObjects::new(1, NetworkFaults { fault_percent: 0, delay_max: 4 });
+    let objects =
+        SimObjects::new(1, NetworkFaults { fault_percent: 0, delay_max: 4, ..NetworkFaults::default() });
     let handle = objects.handle();
     let options = ObjectOptions { writer: WriterId(1), ..OPTIONS };
     let mut partitioned =
@@ -146,7 +148,8 @@ fn a_writer_partitioned_during_takeover_and_truncation_is_deposed() {
 /// The same for a writer that had never owned the log: its sequence number was used by a batch, and is free again.
 #[test]
 fn a_standby_whose_first_append_is_delayed_past_a_truncation_is_deposed() {
-    let objects = SimObjects::new(1, NetworkFaults { fault_percent: 0, delay_max: 4 });
+    let objects =
+        SimObjects::new(1, NetworkFaults { fault_percent: 0, delay_max: 4, ..NetworkFaults::default() });
     let mut owner = open(&objects, 1).expect("empty");
     fill(&mut owner, 7);
     let handle = objects.handle();

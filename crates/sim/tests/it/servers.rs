@@ -1,6 +1,8 @@
 //! Simulation of whole servers: every response holds, a run follows from its seed, and the seeds reach every function and
 //! every bound of the sequencer.
 
+use std::sync::Arc;
+
 use kernel::{Action, Command, Span};
 use sim::fixture::{grant, identity, key};
 use sim::objects::{NetworkFaults, SimObjects};
@@ -100,9 +102,10 @@ fn every_response_holds_over_many_seeds() {
 fn an_undecided_append_is_repeated_although_the_next_batch_is_full() {
     const REQUESTS: u64 = 34_000;
     let (machine, mut ledger, mut rng) = (Machine::new(TrueTime(0), 1, 0), Ledger::default(), Rng::new(1));
-    let objects = SimObjects::new(1, NetworkFaults { fault_percent: 0, delay_max: 4 });
+    let objects =
+        SimObjects::new(1, NetworkFaults { fault_percent: 0, delay_max: 4, ..NetworkFaults::default() });
     let handle = objects.handle();
-    let backend = Backend::Objects(handle.clone(), WriterId(1));
+    let backend = Backend::Objects(Arc::new(handle.clone()), WriterId(1));
     let mut server =
         Server::start(&WorldSize::SMALL, &backend, &machine, 1, &mut ledger).expect("an empty store");
     server.settle(&mut rng, &mut ledger).expect("the tenure is opened");

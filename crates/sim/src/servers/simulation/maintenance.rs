@@ -116,7 +116,7 @@ impl ServerSimulation<'_> {
     /// A clean stop: every accepted request has its response, and then the server ends.
     pub(super) fn stop(&mut self, server: &mut Server) -> Result<(), ServerError> {
         if server.health().space == LogSpace::Plenty && self.rng.one_in(3) {
-            server.hand_over();
+            server.hand_over(None);
         } else {
             server.close(self.rng.one_in(2));
         }
