@@ -176,6 +176,9 @@ pub struct Hints {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[cfg_attr(feature = "openapi", schema(value_type = Vec<crate::schema_types::PublicId>))]
     pub leases: Vec<String>,
+    /// The request may have been applied: the server closes the connection instead of sending this refusal.
+    #[serde(skip)]
+    pub is_indeterminate: bool,
 }
 
 impl Refusal {

@@ -63,6 +63,8 @@ pub mod path {
     pub const PAUSE: &str = "/v1/pause";
     /// Reload the server's identity file and denylist.
     pub const RELOAD: &str = "/v1/reload";
+    /// Hand shards over to another server.
+    pub const HAND_OVER: &str = "/v1/hand_over";
     /// Read or set quotas.
     pub const QUOTAS: &str = "/v1/quotas";
     /// List namespaces.
@@ -85,6 +87,8 @@ pub mod header {
     pub const IDEMPOTENCY_KEY: &str = "x-idempotency-key";
     /// The client's id of a request; echoed in the response, and logged.
     pub const CORRELATION_ID: &str = "x-correlation-id";
+    /// URL of the server that has carried out a forwarded request.
+    pub const SERVER: &str = "x-lockd-server";
     /// Version of the key that was read.
     pub const KEY_VERSION: &str = "x-key-version";
 }

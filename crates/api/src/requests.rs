@@ -149,6 +149,16 @@ pub struct Party {
     pub agent_id: Option<String>,
 }
 
+/// A request to hand shards over to another server of the bucket.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+#[serde(deny_unknown_fields)]
+pub struct HandOver {
+    /// The shard. If missing: all shards that the server owns.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub shard: Option<u32>,
+}
+
 /// Pauses or resumes the grants of an identity or an agent.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]

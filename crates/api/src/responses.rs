@@ -295,6 +295,14 @@ pub struct Reloaded {
     pub connections_closed: u64,
 }
 
+/// Shards that were handed over.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct HandedOver {
+    /// Numbers of the shards that the server no longer owns.
+    pub shards: Vec<u32>,
+}
+
 /// A page of the namespaces visible to the caller.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]

@@ -11,6 +11,7 @@ pub mod credential;
 pub(crate) mod error;
 pub(crate) mod cluster;
 pub mod shards;
+pub(crate) mod blocking_thread;
 pub(crate) mod leases;
 pub(crate) mod lists;
 pub(crate) mod bulk;

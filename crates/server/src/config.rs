@@ -16,6 +16,7 @@ use engine::document::INLINE_MAX;
 use engine::limits::MemoryBudget;
 use identity::{IdentityLocation, SeparateFiles};
 use kernel::Span;
+use store::object::UploadOptions;
 
 use crate::backend::audit_log::AuditFileOptions;
 use crate::backend::memory_plan::{MemoryPlan, ShardLimits};
@@ -67,7 +68,7 @@ settings! { |data_dir|
     /// Key of the key management service, with `--s3-sse aws:kms`
     "s3-kms-key-id" "LOCKD_S3_KMS_KEY_ID" "ID" => s3_kms_key_id: Option<String> = None,
         note "the default key of the account";
-    /// Size of the parts in which long documents and snapshots are uploaded; each upload has one part in memory
+    /// Size of the parts in which long documents and snapshots are uploaded; each upload has one part in a file of the data directory
     "s3-max-part-size" "LOCKD_S3_MAX_PART_SIZE" "SIZE" =>
         s3_max_part_size: u64 = BucketOptions::PART_BYTES_MIN as u64,
         range Range::Size(BucketOptions::PART_BYTES_MIN as u64, 1 << 30);
@@ -303,26 +304,20 @@ impl Config {
         self.address().map(drop)
     }
 
-    /// An upload to a bucket has a part in memory: of one identity at least one must fit.
+    /// Of one identity at least one upload of a long document must fit. On a bucket it also has what its writer has in memory:
+    /// little, if parts can be spooled in the data directory.
     fn check_upload_memory(&self) -> Result<(), ConfigError> {
-        let (needed, share) = (self.upload_bytes() as u64, self.memory_plan().request_bodies().per_identity);
-        if !self.store.backend().is_remote() || needed <= share {
+        let (needed, share) =
+            (UPLOAD_BYTES + UploadOptions::SPOOLED_BYTES, self.memory_plan().request_bodies().per_identity);
+        if !self.store.backend().is_remote() || needed as u64 <= share {
             return Ok(());
         }
-        let memory_max = MemoryPlan::memory_for_request_bodies(needed);
+        let memory_max = MemoryPlan::memory_for_request_bodies(needed as u64);
         let what = format!(
-            "too little for the upload of one long document to a bucket, which has a part of --s3-max-part-size in \
-             memory; set at least {}",
+            "too little for the upload of one long document to a bucket; set at least {}",
             size_text(memory_max)
         );
         Err(ConfigError { setting: "memory-max", what, value: size_text(self.memory_max) })
-    }
-
-    /// Memory of one upload of a long document.
-    fn upload_bytes(&self) -> usize {
-        let options = self.bucket_options();
-        let part = options.part_bytes.max(options.multipart_threshold);
-        UPLOAD_BYTES.saturating_add(if self.store.backend().is_remote() { part } else { 0 })
     }
 
     /// Where the server's identity is; `None`: in the data directory.
@@ -380,7 +375,6 @@ impl Config {
             acquire_block: span(self.acquire_block),
             json_max: self.json_max,
             inline_max: usize::try_from(self.inline_max).unwrap_or(INLINE_MAX),
-            upload_bytes: self.upload_bytes(),
             request_bodies: self.memory_plan().request_bodies(),
             responses: self.memory_plan().responses(),
             requests: self.memory_plan().requests(),
@@ -448,6 +442,12 @@ impl Config {
             allow_network: self.allow_network_fs,
             store_key_file: self.store_key_file.clone(),
             takeover_silence: self.takeover_silence,
+            spool_dir: self.data_dir.clone(),
+            writer_bytes_max: self
+                .memory_plan()
+                .request_bodies()
+                .per_identity
+                .saturating_sub(UPLOAD_BYTES as u64),
             bucket: self.bucket_options(),
         }
     }

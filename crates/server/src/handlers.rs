@@ -15,4 +15,5 @@ pub(crate) mod read;
 pub(crate) mod reload;
 pub(crate) mod views;
 pub(crate) mod operator;
+pub(crate) mod hand_over;
 pub(crate) mod health;

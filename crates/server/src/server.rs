@@ -252,7 +252,16 @@ impl Server {
 
     fn listener_context(&self, stop: watch::Receiver<bool>) -> ListenerContext {
         let (backend, connections) = (Arc::clone(&self.backend), Arc::clone(&self.connections));
-        ListenerContext { backend, connections, reloader: self.reloader.clone(), limits: self.limits, stop }
+        let (reloader, limits) = (self.reloader.clone(), self.limits);
+        ListenerContext {
+            backend,
+            connections,
+            reloader,
+            limits,
+            lone_caller: Arc::default(),
+            only_hyper: false,
+            stop,
+        }
     }
 
     /// Reads identities and revocations again, at once; a running server also notices by itself that the files have

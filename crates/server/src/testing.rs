@@ -114,6 +114,29 @@ impl Clock for TestClock {
     }
 }
 
+/// How a [`Loopback`] serves.
+pub struct LoopbackOptions {
+    /// The role of every client.
+    pub role: Role,
+    /// Limits and timeouts of connections.
+    pub limits: ConnectionLimits,
+    /// Names of this machine, beside the usual ones.
+    pub allowed_hosts: HostNames,
+    /// Whether hyper reads every request, plain short calls too.
+    pub only_hyper: bool,
+}
+
+impl Default for LoopbackOptions {
+    fn default() -> LoopbackOptions {
+        LoopbackOptions {
+            role: Role::Operator,
+            limits: ConnectionLimits::default(),
+            allowed_hosts: HostNames::any(),
+            only_hyper: false,
+        }
+    }
+}
+
 /// A server on a loopback address without authentication: every client is `anonymous`. Stops when dropped.
 pub struct Loopback {
     /// The address that it listens on.
@@ -129,14 +152,32 @@ impl Loopback {
 
     /// Like [`Loopback::start`], with other limits.
     pub async fn with_limits(role: Role, limits: ConnectionLimits) -> Loopback {
+        Loopback::with_backend(role, limits, backend(RequestLimits::default())).await
+    }
+
+    /// Like [`Loopback::start`], over this backend.
+    pub async fn with_backend(role: Role, limits: ConnectionLimits, backend: Arc<Backend>) -> Loopback {
+        Loopback::serving(backend, LoopbackOptions { role, limits, ..LoopbackOptions::default() }).await
+    }
+
+    /// With all options.
+    pub async fn serving(backend: Arc<Backend>, options: LoopbackOptions) -> Loopback {
+        let LoopbackOptions { role, limits, allowed_hosts, only_hyper } = options;
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("loopback");
         let address = listener.local_addr().expect("the socket is bound");
         let (stop, stopped) = watch::channel(false);
-        let listeners = vec![Listener::Plain(listener, Peer::anonymous(role), HostNames::any())];
-        let backend = backend(RequestLimits::default());
+        let listeners = vec![Listener::Plain(listener, Peer::anonymous(role), allowed_hosts)];
         let (max, per_identity_max) = (limits.connections_max, limits.connections_per_identity_max);
         let connections = Connections::new(max, per_identity_max, &backend.metrics);
-        let context = ListenerContext { backend, connections, reloader: None, limits, stop: stopped };
+        let context = ListenerContext {
+            backend,
+            connections,
+            reloader: None,
+            limits,
+            lone_caller: Arc::default(),
+            only_hyper,
+            stop: stopped,
+        };
         tokio::spawn(serve(listeners, context));
         Loopback { address, stop }
     }

@@ -86,8 +86,23 @@ impl fmt::Display for BootError {
                 )
             }
             BootError::Exposed(text) => f.write_str(text),
-            BootError::Io(path, error) => write!(f, "{error}: path={}", path.display()),
+            BootError::Io(path, error) => {
+                write!(f, "{}: {error}: path={}", io_advice(error), path.display())
+            }
         }
+    }
+}
+
+/// What to do about a file or directory that cannot be read or written.
+fn io_advice(error: &io::Error) -> &'static str {
+    match error.kind() {
+        io::ErrorKind::PermissionDenied => {
+            "the server may not access its files; run it as the user that owns them"
+        }
+        io::ErrorKind::AlreadyExists | io::ErrorKind::NotADirectory => {
+            "a file is where the server needs a directory; name another one with --data-dir or --store"
+        }
+        _ => "a file or directory of the server cannot be read or written",
     }
 }
 

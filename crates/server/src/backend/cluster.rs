@@ -73,7 +73,9 @@ impl Cluster {
         let parts = Arc::new(parts);
         let mut threads = Vec::new();
         let (beating, stop) = (Arc::clone(&registry), Arc::clone(&stopping));
-        threads.push(spawn("servers", move || beating.run(&stop))?);
+        threads.push(spawn("beats", move || beating.run_beats(&stop))?);
+        let (looking, stop) = (Arc::clone(&registry), Arc::clone(&stopping));
+        threads.push(spawn("servers", move || looking.run_looks(&stop))?);
         for shard in (0..shards).map(Shard) {
             let slot = Arc::clone(&slots[shard.0 as usize]);
             let (parts, registry) = (Arc::clone(&parts), Arc::clone(&registry));
@@ -98,6 +100,15 @@ impl Cluster {
     /// Waits until every shard has an owner, or the timeout is over. Whether every shard has one.
     pub(crate) fn wait_for_owners(&self, timeout: Duration) -> bool {
         self.registry.wait_for_owners(timeout)
+    }
+
+    /// Makes the threads of these shards hand them over. False if no other server is known that could have them.
+    pub(crate) fn request_hand_over(&self, shards: &[Shard]) -> bool {
+        let is_requested = self.registry.request_hand_over(shards);
+        for shard in shards {
+            self.slots[shard.0 as usize].wake();
+        }
+        is_requested
     }
 
     /// Hands every shard over, and withdraws this server's record.

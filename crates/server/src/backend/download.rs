@@ -14,7 +14,7 @@ use engine::document::ReadHold;
 use engine::limits::ExceededLimit;
 use http_body::Frame;
 use kernel::{Credential, Document, Identity, KeyView, Namespace, ResourceName, Shard};
-use store::{ErrorKind, StoreError};
+use store::{BlobReader, ErrorKind, StoreError};
 use tokio::sync::mpsc;
 
 use crate::backend::byte_budget::{ByteBudget, CountedBody};
@@ -25,8 +25,8 @@ use crate::backend::shards::{Backend, ShardView};
 const CHUNK_BYTES: u64 = 256 << 10;
 /// How many chunks are read ahead of the client.
 const CHUNKS_AHEAD: usize = 2;
-/// Memory of one stream, in bytes: the chunks ahead, and the one that is being sent.
-pub(crate) const STREAM_BYTES: u64 = CHUNK_BYTES * (CHUNKS_AHEAD as u64 + 1);
+/// Memory of one stream, in bytes: the chunks ahead, the one that is being sent, and the buffer of a connection to a bucket.
+pub(crate) const STREAM_BYTES: u64 = CHUNK_BYTES * (CHUNKS_AHEAD as u64 + 2);
 
 /// What allows a client to read a document.
 #[derive(Clone)]
@@ -104,6 +104,8 @@ pub(crate) struct CountedStream;
 pub(crate) struct DocumentReader {
     engine: Arc<Engine>,
     document: Document,
+    /// The range being read, where a store reads all of it by one request.
+    blob: Option<Box<dyn BlobReader>>,
     budget: ByteBudget,
     identity: Identity,
 }
@@ -116,35 +118,46 @@ impl DocumentReader {
         identity: &Identity,
     ) -> Result<DocumentReader, BackendError> {
         let (engine, budget) = (backend.engine(shard)?, backend.responses.clone());
-        Ok(DocumentReader { engine, document: *document, budget, identity: identity.clone() })
+        Ok(DocumentReader { engine, document: *document, blob: None, budget, identity: identity.clone() })
     }
 
     /// Streams a range. The first chunk is read before this returns, so that the response can still be an error. Its memory
     /// is taken before that, and returned when the body is dropped.
-    pub(crate) async fn stream(self, mut range: Range<u64>) -> Result<Body, ReadError> {
+    pub(crate) async fn stream(mut self, mut range: Range<u64>) -> Result<Body, ReadError> {
         let bytes = (range.end - range.start).min(STREAM_BYTES);
         let taken = self.budget.take(&self.identity, bytes).map_err(ReadError::OverLimit)?;
         let hold = self.engine.hold(self.document.location);
+        if range.end - range.start > CHUNK_BYTES {
+            self.blob = self.engine.open_document(&self.document, range.clone());
+        }
         let first = self.read(range.clone()).await?;
         range.start += first.len() as u64;
         let body = if range.is_empty() { Body::from(first) } else { self.stream_rest(first, range, hold) };
         Ok(Body::new(CountedBody::new(body, taken)))
     }
 
-    /// Reads the first chunk of a range.
-    async fn read(&self, range: Range<u64>) -> Result<Vec<u8>, StoreError> {
-        let (engine, document) = (Arc::clone(&self.engine), self.document);
+    /// Reads the first chunk of a range. The ranges of successive calls follow each other.
+    async fn read(&mut self, range: Range<u64>) -> Result<Vec<u8>, StoreError> {
+        let (engine, document, mut blob) = (Arc::clone(&self.engine), self.document, self.blob.take());
         let length = usize::try_from((range.end - range.start).min(CHUNK_BYTES)).expect("a chunk is small");
-        let read = tokio::task::spawn_blocking(move || engine.read_document(&document, range.start, length));
-        let panicked = |_| Err(StoreError::new(ErrorKind::Io, "the reading thread panicked"));
-        let chunk = read.await.unwrap_or_else(panicked)?;
+        let read = tokio::task::spawn_blocking(move || {
+            let chunk = match &mut blob {
+                Some(blob) => blob.read(length),
+                None => engine.read_document(&document, range.start, length),
+            };
+            (chunk, blob)
+        });
+        let panicked = |_| (Err(StoreError::new(ErrorKind::Io, "the reading thread panicked")), None);
+        let (chunk, blob) = read.await.unwrap_or_else(panicked);
+        self.blob = blob;
+        let chunk = chunk?;
         if chunk.is_empty() && length > 0 {
             return Err(StoreError::new(ErrorKind::Damaged, "the document is shorter than recorded"));
         }
         Ok(chunk)
     }
 
-    fn stream_rest(self, first: Vec<u8>, mut range: Range<u64>, hold: Option<ReadHold>) -> Body {
+    fn stream_rest(mut self, first: Vec<u8>, mut range: Range<u64>, hold: Option<ReadHold>) -> Body {
         let (send, receive) = mpsc::channel(CHUNKS_AHEAD);
         tokio::spawn(async move {
             let _until_the_end = hold;

@@ -27,6 +27,10 @@ impl EngineObserver for ShardObserver {
         (self.on_fatal)(&why);
     }
 
+    fn served(&self, _: Shard) {
+        self.event_log.events.interrupt();
+    }
+
     fn durable(&self, events: &[(Lsn, Vec<Event>)]) {
         for event in events.iter().flat_map(|(_, events)| events) {
             self.metrics.durable(event);

@@ -28,6 +28,8 @@ const RECORD_BYTES: usize = size_of::<HistoryRecord>() + 32;
 const ENTRY_BYTES: u64 = 64;
 /// A ring without entries, in bytes.
 const RING_BYTES: u64 = 128;
+/// How many entries of a ring are searched for the last event of a lease: most often it is the last entry.
+const SEARCHED_MAX: usize = 64;
 
 /// One event, as all subjects that it concerns share it.
 #[derive(Debug)]
@@ -205,10 +207,10 @@ impl History {
         rings.by_subject.get(&subject)?.entries.back().map(|entry| entry.record.unix_ms)
     }
 
-    /// The epoch after the last known event of a lease on a subject.
+    /// The epoch after the last event of a lease on a subject, if it is among the last ones of that.
     pub(crate) fn epoch(&self, subject: HistorySubject, lease: LeaseId) -> Option<u64> {
         let rings = self.rings();
-        let mut entries = rings.by_subject.get(&subject)?.entries.iter().rev();
+        let mut entries = rings.by_subject.get(&subject)?.entries.iter().rev().take(SEARCHED_MAX);
         let last = entries.find(|entry| entry.record.lease() == Some(lease))?;
         match last.record.fact {
             HistoryFact::Lease { epoch, .. } => Some(epoch),
@@ -345,6 +347,19 @@ mod tests {
         assert_eq!((read.since_unix_ms, read.bound), (START + first, HistoryBound::Size));
         let quiet = history.read(key("quiet"), START + 3000);
         assert_eq!((numbers(&quiet), quiet.bound), (vec![1], HistoryBound::Start));
+    }
+
+    /// Each grant searched the whole ring of its key for an earlier event of the new lease: on a key with a full ring that
+    /// was a twentieth of the server's processor time.
+    #[test]
+    fn the_search_for_the_last_event_of_a_lease_is_bounded() {
+        let history = History::new(1 << 20, START);
+        for number in 1..=SEARCHED_MAX as u64 + 1 {
+            history.record(&[key("k")], record(number, START + number));
+        }
+        let epoch = |number| history.epoch(key("k"), LeaseId { shard: Shard(0), lsn: Lsn(number) });
+        assert_eq!((epoch(2), epoch(SEARCHED_MAX as u64 + 1)), (Some(1), Some(1)));
+        assert_eq!(epoch(1), None, "behind the last {SEARCHED_MAX} entries");
     }
 
     #[test]

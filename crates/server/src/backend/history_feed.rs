@@ -112,7 +112,9 @@ fn append_lease(backend: &Backend, entry: &BufferedEvent, event: &Event, lease: 
     let members = members.filter(|resource| written.is_none_or(|key| key == *resource));
     let mut subjects: Vec<_> =
         members.map(|resource| HistorySubject::resource(&lease.namespace, resource)).collect();
-    let before = subjects.first().and_then(|subject| backend.history.epoch(*subject, lease.id));
+    // A new lease has no entry: the search for it would visit the whole ring.
+    let known = subjects.first().filter(|_| !matches!(event, Event::Granted(..)));
+    let before = known.and_then(|subject| backend.history.epoch(*subject, lease.id));
     let token = match event {
         Event::Granted(_, token) | Event::Rebound(_, token) => *token,
         _ => lease.token,

@@ -11,7 +11,7 @@ use kernel::{
 
 use crate::backend::error::BackendError;
 use crate::backend::moment::Moment;
-use crate::backend::shards::{Backend, ShardView};
+use crate::backend::shards::{Backend, OnlyShard, ShardView};
 
 /// The most queries for one page. Rows that the caller may not see, or that are empty, may need many.
 pub(crate) const QUERIES_MAX: usize = 400;
@@ -121,13 +121,19 @@ pub(crate) async fn namespaces(
     most: usize,
     is_wanted: impl Fn(&Namespace) -> bool,
 ) -> Result<(Vec<Namespace>, Option<RowPosition>), BackendError> {
+    let start = at;
     let mut namespaces: Vec<Namespace> = Vec::new();
     for _ in 0..QUERIES_MAX {
         if namespaces.len() == most || !at.exists(backend) {
             break;
         }
         let (from, left) = (at.cursor, most - namespaces.len());
-        let page = backend.query(at.shard, move |view| view.kernel.namespaces_page(from, left)).await?;
+        let page = backend.query(at.shard, move |view| view.kernel.namespaces_page(from, left)).await;
+        let page = match page {
+            // The next page is the other server's.
+            Err(BackendError::Moved(_)) if at != start => break,
+            page => page?,
+        };
         namespaces.extend(page.rows.into_iter().filter(&is_wanted));
         at = at.behind(page.next);
     }
@@ -139,13 +145,16 @@ pub(crate) async fn namespaces(
 /// all.
 pub(crate) async fn policies(
     backend: &Backend,
+    only: Option<OnlyShard>,
     after: Option<Scope>,
     most: usize,
     is_wanted: impl Fn(&Scope) -> bool,
 ) -> Result<Vec<(Scope, Policy)>, BackendError> {
     let first = after.as_ref().and_then(|scope| scope.namespace.as_ref()).map(|name| backend.shard_of(name));
+    let first = first.unwrap_or(Shard(0));
     let (mut policies, mut after): (Vec<(Scope, Policy)>, _) = (Vec::new(), after);
-    for shard in backend.shards().skip_while(|shard| first.is_some_and(|first| *shard < first)) {
+    for shard in backend.shards_in(only).skip_while(|shard| *shard < first) {
+        after = after.filter(|_| shard == first);
         loop {
             let from = after.take();
             let page = backend.query(shard, move |view| view.kernel.policies_page(from.as_ref())).await?;

@@ -6,7 +6,7 @@
 //! | use | share | of which one identity |
 //! |---|---|---|
 //! | leases, live or waited for | 1/6 | 1/2 |
-//! | names of documents | 1/24 | |
+//! | names of documents | 1/24 | 1/2 (one namespace) |
 //! | ended leases that are readable | 1/48 | |
 //! | stored responses (idempotency) | 1/24 | 1/8 |
 //! | agents | 1/48 | 1/8 |
@@ -23,6 +23,8 @@
 use engine::limits::MemoryLimits;
 use kernel::Limits;
 
+/// The most memory for the histories of resources, in bytes: about a hundred thousand events.
+const HISTORY_BYTES_MAX: u64 = 32 << 20;
 /// An ended lease and one member, in bytes.
 const ENDED_LEASE_BYTES: u64 = 320;
 /// A member of an ended lease with a long name, in bytes.
@@ -113,9 +115,10 @@ impl MemoryPlan {
         Share { all, per_identity: all / 4 }
     }
 
-    /// Histories of resources, in bytes.
+    /// Histories of resources, in bytes. They are for people who look at a console: a large server needs no larger ones, and
+    /// its memory is for leases.
     pub(crate) fn history_bytes_max(self) -> u64 {
-        self.memory_max / 96
+        (self.memory_max / 96).min(HISTORY_BYTES_MAX)
     }
 
     /// The number of connections that fit. One identity has at most half of them.
@@ -126,12 +129,14 @@ impl MemoryPlan {
     /// The limits of the engine.
     pub(crate) fn engine_limits(self, documents_per_namespace: u64) -> MemoryLimits {
         let (leases, waiters) = (self.memory_max / 6, self.memory_max / 16);
+        let document_names = self.memory_max / 24;
         MemoryLimits {
             lease_bytes_max: leases,
             lease_bytes_per_identity_max: leases / 2,
             waiter_bytes_max: waiters,
             waiter_bytes_per_identity_max: waiters / 4,
-            document_name_bytes_max: self.memory_max / 24,
+            document_name_bytes_max: document_names,
+            document_name_bytes_per_namespace_max: document_names / 2,
             namespaces_per_identity_max: NAMESPACES_PER_IDENTITY,
             document_bytes_per_namespace_max: documents_per_namespace,
         }

@@ -23,6 +23,10 @@ pub struct OpenOptions {
     pub store_key_file: Option<PathBuf>,
     /// How long an owner of a shard is silent before another server takes the shard over.
     pub takeover_silence: Duration,
+    /// Where parts of long documents wait until they are sent to a bucket. Created if it is missing.
+    pub spool_dir: PathBuf,
+    /// The most memory that the writer of one blob may have, in bytes.
+    pub writer_bytes_max: u64,
     /// How a bucket is reached.
     pub bucket: BucketOptions,
 }
@@ -36,6 +40,8 @@ impl Default for OpenOptions {
             allow_network: false,
             store_key_file: None,
             takeover_silence: Duration::from_secs(3),
+            spool_dir: std::env::temp_dir(),
+            writer_bytes_max: u64::MAX,
             bucket: BucketOptions::default(),
         }
     }

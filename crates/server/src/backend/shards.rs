@@ -13,6 +13,7 @@ use store::SlotMap;
 use tokio::sync::oneshot;
 
 use crate::backend::audit_log::AuditLog;
+use crate::backend::blocking_thread;
 use crate::backend::boot::OpenStore;
 use crate::backend::byte_budget::ByteBudget;
 use crate::backend::certificate_dates::CertificateDates;
@@ -51,8 +52,6 @@ pub struct RequestLimits {
     pub requests: Share,
     /// Memory for refusals of HTTP/2 requests that wait to be sent.
     pub request_refusals: Share,
-    /// Memory of one upload of a long document.
-    pub upload_bytes: usize,
     /// Memory for the histories of resources, in bytes.
     pub history_bytes_max: u64,
     /// Whether the web console is served.
@@ -153,6 +152,15 @@ impl SubmitOptions {
     }
 }
 
+/// The shard that a request is confined to, in requests that concern every namespace when shards are on several servers: an
+/// extension of requests.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct OnlyShard(pub(crate) Shard);
+
+/// The shards whose events a stream has, one of several that together have those of all shards: an extension of requests.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct OnlyShards(pub(crate) Arc<[Shard]>);
+
 impl Backend {
     pub(crate) fn new(store: OpenStore, components: Components) -> Backend {
         let OpenStore { slots, cluster, key, map, torn_tails, object_requests, guard } = store;
@@ -247,6 +255,11 @@ impl Backend {
         (0..self.shard_count()).map(Shard)
     }
 
+    /// The shards that a request concerns: all, or the one that it is confined to.
+    pub(crate) fn shards_in(&self, only: Option<OnlyShard>) -> impl Iterator<Item = Shard> + use<> {
+        self.shards().filter(move |shard| only.is_none_or(|only| only.0 == *shard))
+    }
+
     /// The shard's engine, if this server owns the shard.
     pub(crate) fn engine(&self, shard: Shard) -> Result<Arc<Engine>, BackendError> {
         self.slots[shard.0 as usize].engine().ok_or(BackendError::Moved(shard))
@@ -270,15 +283,17 @@ impl Backend {
 
     /// Refuses what only the owner of a namespace's shard has in memory; without a namespace, the owner of all shards.
     pub(crate) fn check_owned(&self, namespace: Option<&Namespace>) -> Result<(), BackendError> {
-        let shards: Vec<Shard> = match namespace {
-            _ if self.cluster.is_none() => return Ok(()),
-            Some(namespace) => vec![self.shard_of(namespace)],
-            None => self.shards().collect(),
-        };
-        shards
-            .into_iter()
-            .find(|shard| !self.owns(*shard))
-            .map_or(Ok(()), |shard| Err(BackendError::Moved(shard)))
+        match namespace {
+            _ if self.cluster.is_none() => Ok(()),
+            Some(namespace) => self.check_owns(&[self.shard_of(namespace)]),
+            None => self.check_owns(&self.shards().collect::<Vec<_>>()),
+        }
+    }
+
+    /// Refuses if another server owns one of these shards.
+    pub(crate) fn check_owns(&self, shards: &[Shard]) -> Result<(), BackendError> {
+        let moved = shards.iter().find(|shard| !self.owns(**shard));
+        moved.map_or(Ok(()), |shard| Err(BackendError::Moved(*shard)))
     }
 
     /// Whether this server owns the shard.
@@ -340,9 +355,9 @@ impl Backend {
             }
         });
         let authorization = client.authorization().clone();
-        let on_decided = Some(on_decided);
+        let (on_decided, may_block) = (Some(on_decided), blocking_thread::may_block());
         let submission =
-            Submission { command, origin, document, wait, attempt, authorization, on_decided, to };
+            Submission { command, origin, document, wait, attempt, authorization, on_decided, may_block, to };
         engine.sequencer().submit(submission);
         let reply = match &mut guard {
             Some(guard) => guard.wait(receive, &client).await,
@@ -363,7 +378,10 @@ impl Backend {
             Some(Ok(decision)) => Ok(decision),
             Some(Err(Unavailable::Stopped)) if self.is_draining() => Err(BackendError::Draining),
             // Another server has the shard, or will have it at once: the request was not carried out.
-            Some(Err(Unavailable::Moved(_) | Unavailable::Deposed)) if self.cluster.is_some() => {
+            // Also one that came between the end of the engine and the moment when the shard's thread noticed it.
+            Some(Err(Unavailable::Moved(_) | Unavailable::Deposed | Unavailable::Stopped))
+                if self.cluster.is_some() =>
+            {
                 Err(BackendError::Moved(shard))
             }
             Some(Err(Unavailable::Dismissed(attempt))) => Err(BackendError::Dismissed(attempt)),
@@ -375,7 +393,12 @@ impl Backend {
     /// Why a shard does not take a query.
     fn unavailable(&self, shard: Shard, why: Unavailable) -> BackendError {
         match why {
-            Unavailable::Moved(_) if self.cluster.is_some() => BackendError::Moved(shard),
+            Unavailable::Moved(_) | Unavailable::Deposed if self.cluster.is_some() => {
+                BackendError::Moved(shard)
+            }
+            Unavailable::Stopped if self.cluster.is_some() && !self.is_draining() => {
+                BackendError::Moved(shard)
+            }
             why => BackendError::Unavailable(why),
         }
     }

@@ -4,7 +4,8 @@
 //! of [`BUFFER_BYTES`] in memory, beside the frame that was received last.
 //!
 //! A document of up to `inline_max` bytes stays in memory and is committed into the log. A longer one is double
-//! buffered: a blocking thread hashes and writes one chunk while the next one is compacted into the other buffer.
+//! buffered: a blocking thread hashes and writes one chunk while the next one is compacted into the other buffer. What the
+//! blob's writer has in memory is counted with it.
 
 use std::fmt::Display;
 use std::sync::Arc;
@@ -33,7 +34,8 @@ const PIECE_MAX: usize = 64 << 10;
 /// Fits the longest chunk, and the piece that ends it.
 const BUFFER_BYTES: usize = CHUNK_MAX + PIECE_MAX;
 
-/// Memory of an upload that is written to a blob: two buffers, the frame received last, and a task.
+/// Memory of an upload that is written to a blob, beside that of the blob's writer: two buffers, the frame received last, and
+/// a task.
 pub(crate) const UPLOAD_BYTES: usize = 2 * BUFFER_BYTES + (256 << 10);
 
 /// How long the rest of a refused body is read.
@@ -101,7 +103,7 @@ impl PlannedWrite {
 /// What the head of a request says about its body.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct DeclaredBody {
-    /// The Content-Length, if there is one.
+    /// The length of the body, if it is known.
     pub(crate) length: Option<u64>,
     /// The client sends the body only after `100 Continue`.
     pub(crate) expects_continue: bool,
@@ -195,7 +197,8 @@ async fn receive_chunks<B: Body<Data = Bytes, Error: Display> + Unpin>(
             if chunk.length > chunk_max {
                 if writer.is_none() && !planted!(UploadUnchecked) {
                     planned.check(backend).await?;
-                    _taken = take(settings.upload_bytes).map_err(UploadError::OverLimit)?;
+                    _taken = take(UPLOAD_BYTES.saturating_add(engine.uploads().memory_of_one()))
+                        .map_err(UploadError::OverLimit)?;
                 }
                 let (next, buffer) =
                     BlobWriter::write(&engine, writer.take(), || backend.random(), chunk).await?;

@@ -173,3 +173,53 @@ fn every_default_is_a_value_that_can_be_set_and_changes_nothing() {
     }
     assert_eq!(config, usual);
 }
+
+/// Each setting of a bucket reaches the client of the object store, set as a flag, a variable or a line of the settings file,
+/// which all go through [`Config::SETTINGS`], or as a field.
+#[test]
+fn settings_of_a_bucket_are_options_of_its_client() {
+    use bucket::{BucketOptions, Encryption};
+    let mut by_text = Config::in_memory();
+    for (name, text) in [
+        ("s3-region", "eu-north-1"),
+        ("s3-endpoint", "http://127.0.0.1:9"),
+        ("s3-sse", "aws:kms"),
+        ("s3-kms-key-id", "key-1"),
+        ("s3-max-part-size", "8MiB"),
+        ("s3-multipart-threshold", "16MiB"),
+        ("s3-timeout", "7s"),
+        ("s3-credential-process", "echo"),
+        ("s3-ca-file", "/etc/ca.pem"),
+    ] {
+        let setting = Config::SETTINGS.iter().find(|setting| setting.name == name).expect(name);
+        setting.set(&mut by_text, OsStr::new(text)).expect(name);
+    }
+    let by_field = Config {
+        s3_region: Some("eu-north-1".into()),
+        s3_endpoint: Some("http://127.0.0.1:9".into()),
+        s3_sse: BucketEncryption::Kms,
+        s3_kms_key_id: Some("key-1".into()),
+        s3_max_part_size: 8 << 20,
+        s3_multipart_threshold: 16 << 20,
+        s3_timeout: Duration::from_secs(7),
+        s3_credential_process: Some("echo".into()),
+        s3_ca_file: Some("/etc/ca.pem".into()),
+        ..Config::in_memory()
+    };
+    assert_eq!(by_text, by_field);
+    let expected = BucketOptions {
+        region: Some("eu-north-1".into()),
+        endpoint: Some("http://127.0.0.1:9".into()),
+        encryption: Encryption::Kms(Some("key-1".into())),
+        part_bytes: 8 << 20,
+        multipart_threshold: 16 << 20,
+        timeout: Duration::from_secs(7),
+        credential_process: Some("echo".into()),
+        ca_file: Some("/etc/ca.pem".into()),
+        ..BucketOptions::default()
+    };
+    assert_eq!(by_field.open_options().bucket, expected);
+    let with = |s3_sse| Config { s3_sse, ..Config::in_memory() }.open_options().bucket.encryption;
+    assert_eq!(with(BucketEncryption::Aes256), Encryption::Aes256);
+    assert_eq!(with(BucketEncryption::Bucket), Encryption::Bucket);
+}

@@ -18,7 +18,7 @@ use crate::backend::history::HistorySubject;
 use crate::backend::history_feed;
 use crate::backend::lists;
 use crate::backend::shards::Backend;
-use crate::parse::paging::PAGE_MAX;
+use crate::parse::paging::{PAGE_BYTES, PAGE_MAX};
 use crate::parse::query::Query;
 use crate::parse::{self, Headers, idempotency};
 use crate::peer::Peer;
@@ -50,13 +50,28 @@ pub(crate) async fn agents(
     let after = query.cursor.as_deref().map(AgentName::new).transpose().map_err(|_| bad_cursor())?;
     let limit = parse::page_limit(query.limit, PAGE_MAX)?;
     let mut agents = lists::agents(&backend, &namespace, after, limit + 1).await?;
-    let more = agents.len() > limit;
-    agents.truncate(limit);
+    let kept = limit.min(rows_within(PAGE_BYTES, &namespace, &agents));
+    let more = agents.len() > kept;
+    agents.truncate(kept);
     let last = agents.last().filter(|_| more);
     let cursor = last.map(|agent| agent.name.as_str().to_string());
     history_feed::catch_up(&backend).await?;
     let agents = agents.iter().map(|agent| presented_with_activity(&backend, &namespace, agent)).collect();
     Ok(Json(Agents { agents, cursor }))
+}
+
+/// The most bytes of an agent in a response, without its names, of which each character may need a backslash.
+const AGENT_BYTES: usize = 192;
+
+/// How many of the first agents fit into a page.
+fn rows_within(bytes_max: usize, namespace: &Namespace, agents: &[AgentView]) -> usize {
+    let mut bytes = 0;
+    let fits = |agent: &&AgentView| {
+        let names = [namespace.as_str(), agent.name.as_str(), agent.identity.as_str()];
+        bytes += AGENT_BYTES + 2 * names.iter().map(|name| name.len()).sum::<usize>();
+        bytes <= bytes_max
+    };
+    agents.iter().take_while(fits).count()
 }
 
 fn presented_with_activity(backend: &Backend, namespace: &Namespace, agent: &AgentView) -> Agent {

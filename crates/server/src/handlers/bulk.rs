@@ -40,6 +40,7 @@ pub(crate) async fn heartbeat(
             renewed[*index] = renewal(&decision, position);
         }
     }
+    request.check_owned(&renewed)?;
     let deadline = |(live, moment): (Live, Moment)| {
         let remaining_ms = moment.remaining_ms(&backend.clocks, live.deadline);
         (Some(moment.unix_ms_at(live.deadline)), Some(remaining_ms))
@@ -85,6 +86,7 @@ pub(crate) async fn release(
                 _ => Err(refused(&decision, None)),
             });
     }
+    request.check_owned(&released)?;
     Ok(results(request.ids, released, |()| (None, None)))
 }
 

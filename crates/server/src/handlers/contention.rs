@@ -11,14 +11,14 @@ use axum::{Extension, Json};
 use engine::observe::ContentionEvent;
 use engine::waiters::{Ticket, Waiter};
 use identity::Right;
-use kernel::{Bundle, LeaseId, Member, Namespace, PAGE_ROWS, Predicate, ResourceName};
+use kernel::{Bundle, LeaseId, Member, Namespace, PAGE_ROWS, Predicate, ResourceName, Shard};
 use serde::Deserialize;
 use utoipa::IntoParams;
 
 use crate::backend::error::BackendError;
 use crate::backend::event_log::RecentActivity;
 use crate::backend::lists;
-use crate::backend::shards::{Backend, ShardView};
+use crate::backend::shards::{Backend, OnlyShard, ShardView};
 use crate::parse;
 use crate::parse::query::Query;
 use crate::peer::Peer;
@@ -28,10 +28,6 @@ use crate::present::leases::public_lease;
 
 /// The most leases of a resource in a response.
 const LEASES_MAX: usize = 100;
-/// The most waiters in a response.
-const WAITERS_MAX: usize = 100;
-/// No further waiters are added to a response of this length, in bytes.
-const RESPONSE_BYTES: usize = 1 << 20;
 
 #[derive(Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
@@ -50,6 +46,13 @@ pub(crate) struct WaitersQuery {
     /// Only waiters for this resource or an overlapping one, as in `KEY:orders`.
     #[param(value_type = Option<schema_types::ResourceText>)]
     resource: Option<String>,
+}
+
+impl WaitersQuery {
+    /// Whether the request names neither a namespace nor a resource.
+    pub(crate) fn is_of_all_namespaces(&self) -> bool {
+        self.namespace.is_none() && self.resource.is_none()
+    }
 }
 
 /// A resource, named in one segment of the path: `FILE:%2Fsrc%2Fmain.rs`.
@@ -85,6 +88,7 @@ pub(crate) async fn resource(
 pub(crate) async fn contention(
     State(backend): State<Arc<Backend>>,
     Extension(peer): Extension<Peer>,
+    only_shard: Option<Extension<OnlyShard>>,
     Query(query): Query<WaitersQuery>,
 ) -> JsonResult<Contention> {
     let of = query.resource.as_deref().map(parse::resource).transpose()?;
@@ -95,11 +99,15 @@ pub(crate) async fn contention(
     if let Some(namespace) = &only {
         parse::require_right(&peer, namespace, Right::Read)?;
     }
+    let shards: Vec<Shard> = match &only {
+        Some(namespace) => vec![backend.shard_of(namespace)],
+        None => backend.shards_in(only_shard.map(|Extension(only)| only)).collect(),
+    };
     let readable = ReadableNamespaces { peer, only };
     let (mut waiting, mut bytes) = (Vec::new(), 0);
-    for shard in backend.shards() {
+    for shard in shards.iter().copied() {
         let (readable, of) = (readable.clone(), of.clone());
-        let left = (WAITERS_MAX + 1).saturating_sub(waiting.len());
+        let left = (present::WAITERS_MAX + 1).saturating_sub(waiting.len());
         let is_wanted = move |waiter: &Waiter| {
             let request = waiter.request();
             let waits_for = |of: &ResourceName| {
@@ -108,7 +116,7 @@ pub(crate) async fn contention(
             readable.contains(&request.namespace) && of.as_ref().is_none_or(waits_for)
         };
         for ticket in lists::waiters(&backend, shard, left, is_wanted).await? {
-            if bytes >= RESPONSE_BYTES {
+            if bytes >= present::WAITERS_BYTES {
                 break;
             }
             // One per query: the position of each is counted. It may have left the queue by then.
@@ -126,10 +134,11 @@ pub(crate) async fn contention(
         }
     }
     // After the queries: waits that they no longer found are in the recent activity by now.
-    let recent = backend.event_log.recent();
-    let expired = recently_expired(&backend, &readable, &recent).await?;
-    let more = waiting.len() > WAITERS_MAX || bytes >= RESPONSE_BYTES;
-    waiting.truncate(WAITERS_MAX);
+    let mut recent = backend.event_log.recent();
+    recent.contended.retain(|contended| shards.contains(&backend.shard_of(&contended.namespace)));
+    let expired = recently_expired(&backend, &readable, &recent, &shards).await?;
+    let more = waiting.len() > present::WAITERS_MAX || bytes >= present::WAITERS_BYTES;
+    waiting.truncate(present::WAITERS_MAX);
     let hotspots = present::hotspots(readable.contentions(&recent));
     let timeouts = present::timeouts(readable.contentions(&recent), expired);
     let victims = present::victims(readable.contentions(&recent));
@@ -141,9 +150,10 @@ async fn recently_expired(
     backend: &Backend,
     readable: &ReadableNamespaces,
     recent: &RecentActivity,
+    shards: &[Shard],
 ) -> Result<Vec<Contender>, BackendError> {
     let mut parties = Vec::new();
-    for shard in backend.shards() {
+    for shard in shards.iter().copied() {
         let leases: Vec<LeaseId> = recent.expired.iter().copied().filter(|id| id.shard == shard).collect();
         for part in leases.chunks(PAGE_ROWS) {
             let (readable, part) = (readable.clone(), part.to_vec());

@@ -4,6 +4,9 @@
 //! that certificate is valid. A subscriber that is too slow loses its connection, and reconnects with `Last-Event-ID`:
 //! it gets the events that it missed, or `reset` if they are no longer in the buffer and it must read the state again.
 //!
+//! With shards on several servers, a stream of all namespaces has several parts, each with the events of the shards of one
+//! server (`http::event_streams`). A part ends when its server no longer owns one of them.
+//!
 //! **What would break it.** To send an event of a lease whose namespace is no longer known: the subscriber may not be
 //! allowed to see it. To omit it silently: the subscriber would believe that nothing happened. So it gets `reset`.
 
@@ -22,7 +25,7 @@ use axum::http::{HeaderMap, header};
 use axum::response::Response;
 use http_body::Frame;
 use identity::Right;
-use kernel::{LeaseId, Namespace};
+use kernel::{LeaseId, Namespace, Shard};
 use serde::Deserialize;
 use tokio::sync::mpsc;
 use utoipa::IntoParams;
@@ -32,7 +35,7 @@ use crate::backend::event_log::event_buffer::{
     BufferRead, BufferedEvent, EventId, EventKind, Subject, lease_of,
 };
 use crate::backend::event_log::subscribers::Subscription;
-use crate::backend::shards::{Backend, ShardView};
+use crate::backend::shards::{Backend, OnlyShards, ShardView};
 use crate::parse::query::Query;
 use crate::parse::{self, Headers};
 use crate::peer::{CertificateCheck, Peer};
@@ -60,6 +63,7 @@ pub(crate) async fn events(
     State(backend): State<Arc<Backend>>,
     Extension(peer): Extension<Peer>,
     check: Option<Extension<CertificateCheck>>,
+    only: Option<Extension<OnlyShards>>,
     Query(query): Query<EventsQuery>,
     Headers(headers): Headers,
 ) -> Result<Response, RefusalResponse> {
@@ -68,7 +72,8 @@ pub(crate) async fn events(
     if let Some(namespace) = &namespace {
         parse::require_right(&peer, namespace, Right::Read)?;
     }
-    backend.check_owned(namespace.as_ref())?;
+    let only = only.map(|Extension(OnlyShards(shards))| shards);
+    check_owned(&backend, namespace.as_ref(), only.as_deref())?;
     let last_id = last_event_id(&headers)?;
     let subscription =
         Subscription::begin(&backend.subscribers, &peer.identity).ok_or_else(too_many_subscriptions)?;
@@ -78,6 +83,7 @@ pub(crate) async fn events(
         backend: Arc::clone(&backend),
         peer,
         namespace,
+        only,
         check: check.map(|Extension(check)| check),
         chunk: String::from(present::KEEP_ALIVE),
         _subscription: subscription,
@@ -90,8 +96,17 @@ pub(crate) async fn events(
     Ok(response.body(Body::new(EventBody(receive))).expect("its parts are valid"))
 }
 
+/// Refuses what another server has to stream, or a part of it.
+fn check_owned(
+    backend: &Backend,
+    namespace: Option<&Namespace>,
+    only: Option<&[Shard]>,
+) -> Result<(), BackendError> {
+    only.map_or_else(|| backend.check_owned(namespace), |shards| backend.check_owns(shards))
+}
+
 /// Absent and empty both mean that the client has not received an event yet.
-fn last_event_id(headers: &HeaderMap) -> Result<Option<EventId>, Refusal> {
+pub(crate) fn last_event_id(headers: &HeaderMap) -> Result<Option<EventId>, Refusal> {
     let Some(value) = headers.get("last-event-id").filter(|value| !value.is_empty()) else { return Ok(None) };
     let id = value.to_str().ok().and_then(EventId::parse);
     let invalid =
@@ -119,6 +134,8 @@ struct Follower {
     backend: Arc<Backend>,
     peer: Peer,
     namespace: Option<Namespace>,
+    /// The shards of this part of a stream; `None` for a whole stream.
+    only: Option<Arc<[Shard]>>,
     check: Option<CertificateCheck>,
     /// The position of the next entry in the buffer.
     position: u64,
@@ -145,7 +162,8 @@ impl Follower {
             self.send_entries(send).await?;
             self.flush(send).await?;
             // The client comes back, and is sent to the server that has the shard now.
-            if is_closed || self.backend.check_owned(self.namespace.as_ref()).is_err() {
+            let owned = check_owned(&self.backend, self.namespace.as_ref(), self.only.as_deref());
+            if is_closed || owned.is_err() {
                 return Err(StreamEnd);
             }
             tokio::select! {
@@ -193,6 +211,9 @@ impl Follower {
     }
 
     fn append(&mut self, entry: &BufferedEvent) {
+        if self.only.as_ref().is_some_and(|shards| !shards.contains(&entry.id.shard)) {
+            return;
+        }
         let event = match (&entry.kind, entry.subject.get()) {
             (EventKind::Contention(contended), _) if self.may_read(&contended.namespace) => {
                 present::contention(contended)

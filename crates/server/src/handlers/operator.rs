@@ -23,7 +23,7 @@ use crate::backend::error::BackendError;
 use crate::backend::leases::visible_lease;
 use crate::backend::lists;
 use crate::backend::moment::Moment;
-use crate::backend::shards::{Backend, SubmitOptions};
+use crate::backend::shards::{Backend, OnlyShard, SubmitOptions};
 use crate::parse::idempotency;
 use crate::parse::paging::{self, PAGE_BYTES, PAGE_MAX};
 use crate::parse::query::Query;
@@ -123,6 +123,7 @@ pub(crate) async fn pause(
     State(backend): State<Arc<Backend>>,
     Extension(peer): Extension<Peer>,
     Extension(target): Extension<TargetSlot>,
+    only: Option<Extension<OnlyShard>>,
     Headers(headers): Headers,
     body: Bytes,
 ) -> JsonResult<responses::Done> {
@@ -135,13 +136,15 @@ pub(crate) async fn pause(
         Paused::Scope(scope) => scope.namespace.clone(),
     };
     let sent = SentAction { headers: &headers, body: &body, part: "" };
-    submit_to_scope(&backend, &peer, namespace.as_ref(), &Action::Pause(pause), sent).await
+    let only = only.map(|Extension(only)| only);
+    submit_to_scope(&backend, &peer, (namespace.as_ref(), only), &Action::Pause(pause), sent).await
 }
 
 pub(crate) async fn set_quota(
     State(backend): State<Arc<Backend>>,
     Extension(peer): Extension<Peer>,
     Extension(target): Extension<TargetSlot>,
+    only: Option<Extension<OnlyShard>>,
     Headers(headers): Headers,
     body: Bytes,
 ) -> JsonResult<responses::Done> {
@@ -152,12 +155,13 @@ pub(crate) async fn set_quota(
     target.name(ActTarget::scope(&scope, fields.paused));
     let sent = SentAction { headers: &headers, body: &body, part: "" };
     let action = Action::SetQuota(quota);
-    let done = submit_to_scope(&backend, &peer, scope.namespace.as_ref(), &action, sent).await?;
+    let only = only.map(|Extension(only)| only);
+    let done = submit_to_scope(&backend, &peer, (scope.namespace.as_ref(), only), &action, sent).await?;
     let Some(paused) = fields.paused else { return Ok(done) };
     let namespace = scope.namespace.clone();
     let pause = Action::Pause(Pause { whom: Paused::Scope(scope), paused });
     let sent = SentAction { part: "pause", ..sent };
-    submit_to_scope(&backend, &peer, namespace.as_ref(), &pause, sent).await
+    submit_to_scope(&backend, &peer, (namespace.as_ref(), only), &pause, sent).await
 }
 
 pub(crate) async fn delete_namespace(
@@ -191,19 +195,20 @@ struct SentAction<'a> {
     part: &'static str,
 }
 
-/// Submits an action to the namespace's shard; without a namespace, to all shards. Refuses a peer that is not an operator
+/// Submits an action to the namespace's shard; without a namespace, to all shards or the one that the request is confined
+/// to. Refuses a peer that is not an operator
 /// of the namespace, or of all.
 async fn submit_to_scope(
     backend: &Backend,
     peer: &Peer,
-    namespace: Option<&Namespace>,
+    (namespace, only): (Option<&Namespace>, Option<OnlyShard>),
     action: &Action,
     sent: SentAction<'_>,
 ) -> JsonResult<responses::Done> {
     parse::require_operator_of(peer, namespace)?;
     let shards: Vec<Shard> = match namespace {
         Some(namespace) => vec![backend.shard_of(namespace)],
-        None => backend.shards().collect(),
+        None => backend.shards_in(only).collect(),
     };
     for shard in shards {
         let decision = submit(backend, peer, shard, action.clone(), sent).await?;
@@ -239,14 +244,18 @@ fn command(peer: &Peer, action: Action, sent: SentAction<'_>) -> Result<Command,
 pub(crate) async fn quotas(
     State(backend): State<Arc<Backend>>,
     Extension(peer): Extension<Peer>,
+    only: Option<Extension<OnlyShard>>,
     Query(query): Query<QuotasQuery>,
 ) -> JsonResult<responses::Quotas> {
+    let only = only.map(|Extension(only)| only);
     parse::require_operator(&peer)?;
     let after = query.cursor.as_deref().map(paging::scope).transpose()?;
     let limit = parse::page_limit(query.limit, PAGE_MAX)?;
     let is_visible = |scope: &Scope| peer.operates(scope.namespace.as_ref());
-    let mut policies = lists::policies(&backend, after, limit + 1, is_visible).await?;
-    let more = policies.len() > limit;
+    let mut policies = lists::policies(&backend, only, after, limit + 1, is_visible).await?;
+    // Of one shard only: the list goes on in the next.
+    let is_part = only.is_some_and(|OnlyShard(shard)| shard.0 + 1 < backend.shard_count());
+    let more = policies.len() > limit || is_part;
     policies.truncate(limit);
     let cursor = policies.last().filter(|_| more).map(|(scope, _)| paging::scope_cursor(scope));
     let quotas = policies.iter().map(|(scope, policy)| scope_quota(scope, policy)).collect();

@@ -11,6 +11,7 @@ use kernel::{Bundle, LeaseView, Namespace, Predicate, ResourceName, Shard, Token
 use serde::Deserialize;
 use utoipa::IntoParams;
 
+use crate::backend::error::BackendError;
 use crate::backend::leases::visible_lease;
 use crate::backend::lists::{self, KeyFilter, QUERIES_MAX, RowPosition};
 use crate::backend::shards::{Backend, ShardView};
@@ -161,7 +162,8 @@ pub(crate) async fn leases(
         parse::require_right(&peer, namespace, Right::Read)?;
     }
     let start = || namespace.as_ref().map_or(Shard(0), |name| backend.shard_of(name));
-    let mut at = first_row(&backend, query.cursor.as_deref(), start)?;
+    let first = first_row(&backend, query.cursor.as_deref(), start)?;
+    let mut at = first;
     let limit = parse::page_limit(query.limit, PAGE_MAX)?;
     let mut page = responses::Leases::default();
     let mut bytes = 0;
@@ -179,7 +181,11 @@ pub(crate) async fn leases(
             });
             (leases, view.moment)
         };
-        let (leases, moment) = backend.query(at.shard, read).await?;
+        let (leases, moment) = match backend.query(at.shard, read).await {
+            // The next page is the other server's.
+            Err(BackendError::Moved(_)) if at != first => break,
+            read => read?,
+        };
         bytes += leases.rows.iter().map(leases::json_bytes).sum::<usize>();
         page.leases.extend(leases.rows.iter().map(|lease| public_lease(&backend, lease, &moment)));
         // A namespace is in one shard.

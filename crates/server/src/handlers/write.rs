@@ -9,6 +9,7 @@ use axum::extract::State;
 use axum::http::{HeaderMap, header};
 use axum::{Extension, Json};
 use engine::document::DocumentLocation;
+use http_body::Body as _;
 use identity::Right;
 use kernel::{Action, Command, Commit, Credential, Location, Removal, ResourceName, Shard, Write};
 use serde::Deserialize;
@@ -49,7 +50,7 @@ pub(crate) async fn update(
     let (credential, shard) = match lease(&backend, &peer, &query, &key, &headers).await {
         Ok(found) => found,
         Err(refusal) => {
-            upload::discard(declared_body(&headers), body);
+            upload::discard(declared_body(&headers, &body), body);
             return Err(refusal);
         }
     };
@@ -61,7 +62,7 @@ pub(crate) async fn update(
         request: idempotency::key(&headers, api::path::UPDATE_STATE, &[])?.map(|request| request.key),
         shard,
     };
-    let document = upload::receive(&backend, &planned, declared_body(&headers), body).await?;
+    let document = upload::receive(&backend, &planned, declared_body(&headers, &body), body).await?;
     let (etag, bytes) = (document.etag, document.bytes);
     let sent: [&[u8]; 3] = [key.as_str().as_bytes(), &etag.0, &[u8::from(release)]];
     let request = idempotency::key(&headers, api::path::UPDATE_STATE, &sent)?;
@@ -122,10 +123,12 @@ async fn lease(
     Ok((credential, backend.shard_of_lease(credential.lease)?))
 }
 
-fn declared_body(headers: &HeaderMap) -> DeclaredBody {
-    let length = headers.get(header::CONTENT_LENGTH);
+/// The length is that of the connection's framing, or that of the header: not every connection passes the header on, and
+/// not every program that mounts the router frames the body.
+fn declared_body(headers: &HeaderMap, body: &Body) -> DeclaredBody {
+    let header = || headers.get(header::CONTENT_LENGTH)?.to_str().ok()?.parse().ok();
     DeclaredBody {
-        length: length.and_then(|length| length.to_str().ok()?.parse().ok()),
+        length: body.size_hint().exact().or_else(header),
         expects_continue: headers.contains_key(header::EXPECT),
     }
 }

@@ -12,7 +12,7 @@ use utoipa::openapi::schema::{AllOfBuilder, ArrayBuilder, ObjectBuilder, Schema,
 use utoipa::openapi::{ContentBuilder, HeaderBuilder, Ref, RefOr, Required, ResponseBuilder};
 
 use crate::handlers::{
-    acquire, agents as agent_calls, bulk, contention as contention_calls, events, health,
+    acquire, agents as agent_calls, bulk, contention as contention_calls, events, hand_over, health,
     history as history_calls, holder, manifest, operator, read, reload, views as view_calls, write,
 };
 use crate::http::openapi::{self, ApiCall, HeaderEtag, HeaderEventId, HeaderNumber, anything, json, number};
@@ -22,7 +22,7 @@ const INVALID_CREDENTIAL: [Code; 6] = [NotHeld, LeaseExpired, LeaseRevoked, Stal
 
 /// All calls.
 pub(crate) fn all() -> Vec<ApiCall> {
-    [leases(), agents(), contention(), documents(), views(), operators(), server()]
+    [leases(), agents(), contention(), documents(), views(), operators(), server_acts(), server()]
         .into_iter()
         .flatten()
         .collect()
@@ -465,6 +465,21 @@ fn operators() -> Vec<ApiCall> {
             .changes()
             .returns::<responses::Done>("The change was applied.")
             .refuses(&[InvalidKey, Forbidden]),
+    ]
+}
+
+/// What operators do with the server itself.
+fn server_acts() -> Vec<ApiCall> {
+    vec![
+        ApiCall::post(path::HAND_OVER, hand_over::hand_over)
+            .named("operators", "hand_over", "Hand shards over to another server")
+            .described(
+                "For stores in a bucket that several servers use. Returns when the server no longer owns the shards; requests \
+                 for them wait for the next owner. A shard of another server is handed over by that server.",
+            )
+            .body::<requests::HandOver>()
+            .returns::<responses::HandedOver>("The shards are handed over.")
+            .refuses(&[Forbidden, InvalidState, NotFound, Code::Moved, Code::Unavailable]),
         ApiCall::post(path::RELOAD, reload::reload)
             .named("operators", "reload", "Reload the server's identity file and denylist")
             .described(

@@ -8,7 +8,6 @@
 //! known length and without a query, they take a fast path straight to their handlers; all other requests go through
 //! the router, which costs a dozen allocations. The observer wraps both.
 
-use std::convert::Infallible;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,9 +15,11 @@ use std::time::Duration;
 use api::{Code, Refusal, path};
 use axum::body::{Body, Bytes};
 use axum::extract::State;
+use axum::http::request::Parts;
 use axum::http::{HeaderValue, Method, Request, Version};
 use axum::response::{IntoResponse, Response};
 use axum::{BoxError, Extension, Router};
+use futures_util::future::BoxFuture;
 use http_body::Body as _;
 use http_body_util::{BodyExt, Full};
 use identity::{Role, UnixTime};
@@ -30,8 +31,10 @@ use crate::handlers::acquire;
 use crate::handlers::holder;
 use crate::http::browser_guard::BrowserGuard;
 use crate::http::connections::{ConnectionUse, Connections};
+use crate::http::event_streams;
 use crate::http::forward::{self, FORWARDED, ForwardBody, Forwarded, Forwarder, moved_shard};
 use crate::http::forwarded_peer::ForwardedPeer;
+use crate::http::gather::{self, Gather};
 use crate::http::identities::Tls;
 use crate::http::observer::RequestObserver;
 use crate::http::reload::Reloader;
@@ -43,7 +46,7 @@ use crate::http::timeouts::{BodyLimits, TimedBody};
 use crate::parse::query::Query;
 use crate::parse::{self, Headers};
 use crate::peer::{CertificateCheck, Peer};
-use crate::present::refusals::{self, RefusalResponse};
+use crate::present::refusals::{self, Indeterminate, RefusalResponse};
 
 /// The longest body on the fast path, and of those that are read before they are handled, in bytes.
 const FAST_PATH_BODY_MAX: u64 = 16 << 10;
@@ -54,8 +57,8 @@ struct UploadQuery {
     namespace: Option<String>,
 }
 
-/// The longest body that is kept in memory to be forwarded, in bytes.
-const FORWARD_BODY_MAX: u64 = 1 << 20;
+/// The longest body that is kept in memory to be forwarded, in bytes: that of a request for many leases.
+const FORWARD_BODY_MAX: u64 = api::agents::Bulk::BODY_MAX as u64;
 
 /// The calls of connections beyond the limit.
 const PROBES: [&str; 2] = ["/healthz", "/readyz"];
@@ -137,12 +140,16 @@ impl ConnectionService {
 
 impl<B: RequestBody> hyper::service::Service<Request<B>> for ConnectionService {
     type Response = Response;
-    type Error = Infallible;
-    type Future = Pin<Box<dyn Future<Output = Result<Response, Infallible>> + Send>>;
+    type Error = BoxError;
+    type Future = Pin<Box<dyn Future<Output = Result<Response, BoxError>> + Send>>;
 
+    /// An error closes the connection, or resets the stream of HTTP/2, without a response.
     fn call(&self, request: Request<B>) -> Self::Future {
         let inner = Arc::clone(&self.0);
-        Box::pin(async move { Ok(inner.handle(request).await) })
+        Box::pin(async move {
+            let response = inner.handle(request).await;
+            if Indeterminate::is_in(&response) { Err(Indeterminate.into()) } else { Ok(response) }
+        })
     }
 }
 
@@ -178,14 +185,27 @@ impl ConnectionContext {
         }
     }
 
-    async fn accept<B: RequestBody>(&self, request: Request<B>) -> Response {
+    async fn accept<B: RequestBody>(&self, mut request: Request<B>) -> Response {
         if let Err(refusal) = self.guard.check(&request) {
             tracing::debug!(reason = %refusal.detail, "request of a web page refused");
             return RefusalResponse(refusal).into_response();
         }
         if request.headers().contains_key(FORWARDED) {
             return match self.forwarded_peer(&request) {
-                Ok(peer) => Box::pin(async move { self.dispatch(&peer, request).await }).await,
+                Ok(peer) => {
+                    if let Some(only) = gather::only_shard(request.headers()) {
+                        request.extensions_mut().insert(only);
+                    }
+                    if let Some(only) = event_streams::only_shards(request.headers()) {
+                        request.extensions_mut().insert(only);
+                    }
+                    let response = Box::pin(async move { self.dispatch(&peer, request).await }).await;
+                    // The shard may just have been handed over to this server.
+                    if let Some(shard) = moved_shard(&response) {
+                        self.backend.wake_shard(shard);
+                    }
+                    response
+                }
                 Err(refusal) => RefusalResponse(refusal).into_response(),
             };
         }
@@ -237,16 +257,45 @@ impl ConnectionContext {
                 None => response,
             };
         }
-        let (head, body) = request.into_parts();
+        let bytes = request.body().size_hint().upper().unwrap_or_default();
+        let memory = self.backend.request_bodies.take(&self.peer.identity, bytes);
+        let _memory = match memory {
+            Ok(memory) => memory,
+            Err(limit) => return RefusalResponse(refusals::over_limit(&limit)).into_response(),
+        };
+        let (mut head, body) = request.into_parts();
         let body = match read_body(TimedBody::new(body, self.body_limits, &self.peer.connection)).await {
             Ok(body) => body,
             Err(refusal) => return RefusalResponse(refusal).into_response(),
         };
+        // Only servers confine a request to a shard.
+        head.headers.remove(gather::SHARD);
+        head.headers.remove(event_streams::SHARDS);
+        if event_streams::is_divided(&self.backend, &head) {
+            let local = |head: Parts| -> BoxFuture<'_, Response> {
+                let request = Request::from_parts(head, Full::new(Bytes::new()));
+                Box::pin(self.dispatch(&self.peer, request))
+            };
+            return event_streams::open(&self.backend, forwarder, &self.peer, &head, &local).await;
+        }
+        let Some(gather) = Gather::find(&self.backend, &head, &body) else {
+            return self.dispatch_short(forwarder, &head, &body).await;
+        };
+        let send = |shard, body: Bytes| -> BoxFuture<'_, Response> {
+            let head = gather::confined(&head, shard, &body);
+            Box::pin(async move { self.dispatch_short(forwarder, &head, &body).await })
+        };
+        let response = gather.run(&self.backend, &self.peer.identity, &body, &send).await;
+        response_budget::charge(&self.backend.responses, &self.peer.identity, response)
+    }
+
+    /// Handles a request whose body is in memory, or sends it to the owner of its shard.
+    async fn dispatch_short(&self, forwarder: &Forwarder, head: &Parts, body: &Bytes) -> Response {
         loop {
             let request = Request::from_parts(head.clone(), Full::new(body.clone()));
             let response = self.dispatch(&self.peer, request).await;
             let Some(shard) = moved_shard(&response) else { return response };
-            let sent = forwarder.forward(&self.peer, shard, &head, ForwardBody::Bytes(body.clone())).await;
+            let sent = forwarder.forward(&self.peer, shard, head, ForwardBody::Bytes(body.clone())).await;
             if let Forwarded::Response(response) = sent {
                 return response;
             }

@@ -29,6 +29,7 @@ pub(crate) fn server_file(data: &Path) -> Result<PathBuf, Error> {
     let server = data.join(SERVER);
     if !server.exists() {
         refuse_existing_ca(data, &server)?;
+        refuse_existing_client(data, &server)?;
         create(data, &server)?;
     }
     Ok(server)
@@ -47,6 +48,20 @@ fn refuse_existing_ca(data: &Path, server: &Path) -> Result<(), Error> {
             )))
         }
     }
+}
+
+/// The CA may have been moved away, as the warning of each start advises: its client is still there.
+fn refuse_existing_client(data: &Path, server: &Path) -> Result<(), Error> {
+    let client = data.join(CLIENT);
+    if !client.exists() {
+        return Ok(());
+    }
+    let (client, server) = (client.display(), server.display());
+    Err(Error::missing(format!(
+        "the server's identity file is missing, but a client's is here; if the CA is elsewhere, make the file with \
+         `lockd auth new server --ca-in CA --out {server}`; for a new CA, move the client's file away: file={server} \
+         client={client}"
+    )))
 }
 
 fn create(data: &Path, server: &Path) -> Result<(), Error> {

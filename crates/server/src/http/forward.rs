@@ -116,8 +116,10 @@ impl Forwarder {
         head: &Parts,
         body: ForwardBody,
     ) -> Forwarded {
-        let Some(cluster) = &self.backend.cluster else { return Forwarded::Local };
-        let deadline = Instant::now() + cluster.silence() * 2 + OWNER_TIMEOUT;
+        if self.backend.cluster.is_none() {
+            return Forwarded::Local;
+        }
+        let deadline = self.deadline();
         let mut body = Some(body);
         let is_harmless =
             head.method == Method::GET || head.headers.contains_key(api::header::IDEMPOTENCY_KEY);
@@ -144,8 +146,11 @@ impl Forwarder {
                 Ok(response) if response.status() == 421 && body.is_some() => {}
                 // The body is gone: its client has to send it again.
                 Ok(response) if response.status() == 421 => return Forwarded::Response(self.refuse(shard)),
-                Ok(response) => {
+                Ok(mut response) => {
                     self.backend.metrics.forwarded();
+                    if let Ok(address) = HeaderValue::try_from(owner.address.as_str()) {
+                        response.headers_mut().insert(api::header::SERVER, address);
+                    }
                     return Forwarded::Response(response);
                 }
                 Err(SendError::NotSent) => {}
@@ -155,13 +160,37 @@ impl Forwarder {
                     return Forwarded::Response(RefusalResponse(refusal).into_response());
                 }
             }
-            self.backend.wake_shard(shard);
-            tokio::time::sleep(PAUSE).await;
+            self.pause(shard).await;
         }
     }
 
+    /// Sends a request without a body once, to this owner of the shard. `None` if that server has not responded, or owns the
+    /// shard no longer.
+    pub(crate) async fn send_once(
+        &self,
+        peer: &Peer,
+        shard: Shard,
+        owner: &ShardOwner,
+        head: &Parts,
+    ) -> Option<Response> {
+        let response = self.send(peer, shard, owner, head, Body::empty()).await.ok()?;
+        (response.status() != 421).then_some(response)
+    }
+
+    /// The deadline of a request that waits for an owner of its shard.
+    pub(crate) fn deadline(&self) -> Instant {
+        let silence = self.backend.cluster.as_ref().map_or(Duration::ZERO, |cluster| cluster.silence());
+        Instant::now() + silence * 2 + OWNER_TIMEOUT
+    }
+
+    /// Waits before a request is sent again.
+    pub(crate) async fn pause(&self, shard: Shard) {
+        self.backend.wake_shard(shard);
+        tokio::time::sleep(PAUSE).await;
+    }
+
     /// The owner, if requests can be sent to it.
-    fn owner(&self, shard: Shard) -> Option<ShardOwner> {
+    pub(crate) fn owner(&self, shard: Shard) -> Option<ShardOwner> {
         let owner = self.backend.cluster.as_ref()?.registry().owner(shard);
         if owner.is_none() {
             self.backend.wake_shard(shard);

@@ -11,10 +11,9 @@ use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
-use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::server::conn::auto;
 use identity::VerifiedChain;
-use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream, UnixListener};
 use tokio::sync::watch;
 use tokio_rustls::TlsAcceptor;
@@ -24,11 +23,13 @@ use crate::backend::shards::Backend;
 use crate::http::browser_guard::BrowserGuard;
 use crate::http::connection::{ConnectionService, ConnectionSetup, RevocationCheck};
 use crate::http::connections::{ConnectionLimit, ConnectionUse, Connections, SocketKind};
+use crate::http::direct::{DirectConnection, End, LoneCaller, Socket};
 use crate::http::handshakes::{HandshakeSlot, Handshakes};
 use crate::http::identities::Tls;
 use crate::http::refusal_log::RefusalLog;
 use crate::http::refused_serial;
 use crate::http::reload::Reloader;
+use crate::http::request_set::{ConnectionTask, ReadBudget, RequestExecutor};
 use crate::http::response_watch::ResponseWatch;
 use crate::http::router::Routes;
 use crate::http::timeouts::{BodyLimits, IdleTimeoutStream};
@@ -80,6 +81,9 @@ pub(crate) struct ListenerContext {
     /// For the Unix socket; `None` without mutual TLS.
     pub(crate) reloader: Option<Arc<Reloader>>,
     pub(crate) limits: ConnectionLimits,
+    pub(crate) lone_caller: Arc<LoneCaller>,
+    /// Serves every connection by hyper from its first byte: for tests that compare.
+    pub(crate) only_hyper: bool,
     pub(crate) stop: watch::Receiver<bool>,
 }
 
@@ -246,12 +250,7 @@ impl Acceptor {
         self.refusals.connection(address, limit);
     }
 
-    async fn serve<I: AsyncRead + AsyncWrite + Unpin + Send + 'static>(
-        &self,
-        stream: I,
-        peer: Peer,
-        kind: SocketKind,
-    ) {
+    async fn serve<I: Socket>(&self, stream: I, peer: Peer, kind: SocketKind) {
         let responses = ResponseWatch::default();
         let slot = match self.context.connections.admit(&peer, kind, &responses) {
             Ok(slot) => slot,
@@ -273,7 +272,7 @@ impl Acceptor {
         drop((slot, connection));
     }
 
-    async fn serve_admitted<I: AsyncRead + AsyncWrite + Unpin + Send + 'static>(
+    async fn serve_admitted<I: Socket>(
         &self,
         stream: I,
         peer: Peer,
@@ -282,7 +281,7 @@ impl Acceptor {
         responses: ResponseWatch,
     ) {
         let ListenerContext { limits, stop, backend, reloader, .. } = &self.context;
-        let stopped = StopSignal::new(stop, &peer.connection);
+        let mut stopped = StopSignal::new(stop, &peer.connection);
         let setup = ConnectionSetup {
             routes: &self.routes,
             revocation: self.revocation.as_ref(),
@@ -293,31 +292,45 @@ impl Acceptor {
             reloader: reloader.clone().filter(|_| kind == SocketKind::Unix),
         };
         let service = ConnectionService::new(backend, peer, setup);
-        let stream = IdleTimeoutStream::new(stream, limits.head_timeout, limits.stall_timeout);
-        let builder = self.builder(allowed);
-        let mut connection = std::pin::pin!(builder.serve_connection(TokioIo::new(stream), service));
-        let end = tokio::select! {
-            biased;
-            end = stopped => end,
-            // An error of a client ends its own connection only.
-            _ = connection.as_mut() => return,
-        };
-        match end {
-            // Dropped, with all its requests.
-            Some(ConnectionEnd::Stalled | ConnectionEnd::Overloaded) => {}
-            Some(_) => {
-                connection.as_mut().graceful_shutdown();
-                let _ = tokio::time::timeout(END_TIMEOUT, connection).await;
+        let reading = ReadBudget::default();
+        let (head_timeout, stall_timeout) = (limits.head_timeout, limits.stall_timeout);
+        let stream = IdleTimeoutStream::new(stream, head_timeout, stall_timeout, reading.clone());
+        if allowed == ConnectionUse::Probes || self.context.only_hyper {
+            return self.serve_http(stream, service, reading, stopped, allowed).await;
+        }
+        let (callers, turns) = (&self.context.lone_caller, reading.clone());
+        let direct =
+            DirectConnection::new(stream, service.clone(), &backend.clocks, callers, turns, head_timeout);
+        match until_stopped(direct, &mut stopped, DirectConnection::shut_down).await {
+            Some(End::Unrecognised(stream)) => {
+                self.serve_http(stream, service, reading, stopped, allowed).await;
             }
-            None => {
-                connection.as_mut().graceful_shutdown();
-                let _ = connection.await;
-            }
+            Some(End::Closed) | None => {}
         }
     }
 
-    fn builder(&self, allowed: ConnectionUse) -> auto::Builder<TokioExecutor> {
-        let mut builder = auto::Builder::new(TokioExecutor::new());
+    /// Serves a connection by hyper, to its end.
+    async fn serve_http<I: Socket>(
+        &self,
+        stream: I,
+        service: ConnectionService,
+        reading: ReadBudget,
+        mut stopped: StopSignal,
+        allowed: ConnectionUse,
+    ) {
+        let executor = RequestExecutor::default();
+        let builder = self.builder(allowed, executor.clone());
+        let connection = std::pin::pin!(builder.serve_connection(TokioIo::new(stream), service));
+        let task = ConnectionTask::new(connection, executor, reading);
+        // An error of a client ends its own connection only.
+        let served = until_stopped(task, &mut stopped, |task| {
+            task.get_mut().connection.as_mut().graceful_shutdown();
+        });
+        drop(served.await);
+    }
+
+    fn builder(&self, allowed: ConnectionUse, executor: RequestExecutor) -> auto::Builder<RequestExecutor> {
+        let mut builder = auto::Builder::new(executor);
         let http1 = &mut builder.http1();
         http1.timer(TokioTimer::new()).header_read_timeout(self.context.limits.head_timeout);
         http1.max_buf_size(READ_BUFFER_MAX).keep_alive(allowed == ConnectionUse::Everything);
@@ -325,6 +338,32 @@ impl Acceptor {
         http2.timer(TokioTimer::new()).keep_alive_interval(Some(Duration::from_secs(20)));
         http2.max_concurrent_streams(STREAMS_MAX).max_send_buf_size(SEND_BUFFER_MAX);
         builder
+    }
+}
+
+/// Serves a connection until it ends by itself, or is stopped: then it is shut down, and its last call may respond. `None` if
+/// it was dropped with all its requests.
+async fn until_stopped<C: Future>(
+    connection: C,
+    stopped: &mut StopSignal,
+    shut_down: impl FnOnce(Pin<&mut C>),
+) -> Option<C::Output> {
+    let mut connection = std::pin::pin!(connection);
+    let end = tokio::select! {
+        biased;
+        end = stopped => end,
+        ended = connection.as_mut() => return Some(ended),
+    };
+    match end {
+        Some(ConnectionEnd::Stalled | ConnectionEnd::Overloaded) => None,
+        Some(_) => {
+            shut_down(connection.as_mut());
+            tokio::time::timeout(END_TIMEOUT, connection).await.ok()
+        }
+        None => {
+            shut_down(connection.as_mut());
+            Some(connection.await)
+        }
     }
 }
 

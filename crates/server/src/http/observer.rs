@@ -188,7 +188,9 @@ impl RequestObserver {
         let route = self.routes.get(path).unwrap_or(&self.unknown);
         let (info, checked) = RequestInfo::new(&request, path, Some(peer));
         let response = match checked {
-            Ok(()) => handle(request).instrument(info.span.clone()).await,
+            // The future is large, and `instrument` moves it.
+            Ok(()) if info.span.is_disabled() => handle(request).await,
+            Ok(()) => Box::pin(handle(request).instrument(info.span.clone())).await,
             Err(refusal) => RefusalResponse(refusal).into_response(),
         };
         self.finish(route, info, response)

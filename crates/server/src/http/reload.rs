@@ -169,3 +169,50 @@ fn listed(serials: &[Serial]) -> String {
     }
     text
 }
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use super::*;
+    use crate::backend::shards::RequestLimits;
+    use crate::http::identities::IdentitySources;
+
+    fn reloader(directory: &Path, denylist: &Path) -> Reloader {
+        let identities = Identities::load(IdentitySources {
+            location: None,
+            denylist: Some(denylist.to_path_buf()),
+            spiffe_map: None,
+            data_dir: directory.to_path_buf(),
+        });
+        let backend = crate::testing::backend(RequestLimits::default());
+        let connections = Connections::new(10, 10, &backend.metrics);
+        Reloader::new(identities.expect("a first start"), &connections, &backend)
+    }
+
+    /// A denylist that is written in two steps, by `echo` into the file, was in force after the first.
+    #[test]
+    fn a_changed_file_is_taken_after_two_equal_reads() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let denylist = directory.path().join("denylist");
+        let write = |text: &str| std::fs::write(&denylist, text).expect("written");
+        write("");
+        let reloader = reloader(directory.path(), &denylist);
+        let revoked = || reloader.identities.tls.denylist.len();
+        write("0a\n");
+        reloader.poll();
+        assert_eq!(revoked(), 0, "read once");
+        write("0a\n0b\n");
+        reloader.poll();
+        assert_eq!(revoked(), 0, "it has changed since");
+        reloader.poll();
+        assert_eq!(revoked(), 2, "read twice");
+        write("0b\n");
+        reloader.poll();
+        reloader.poll();
+        assert_eq!(revoked(), 2, "a list that lost serials is refused");
+        write("0a\n0b\n0c\n");
+        reloader.reload().expect("on request, at once");
+        assert_eq!(revoked(), 3);
+    }
+}

@@ -25,6 +25,7 @@ use http_body::{Frame, SizeHint};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::{Instant, Sleep};
 
+use crate::http::request_set::ReadBudget;
 use crate::peer::{ConnectionEnd, PeerConnection};
 
 /// Runs while the polled operation is pending.
@@ -171,18 +172,25 @@ impl<B: http_body::Body<Data = Bytes, Error: Into<BoxError>> + Unpin> http_body:
 /// The length of the HTTP/2 preface: until hyper has read that many bytes, it has no timeout.
 const PREFACE_BYTES: usize = 24;
 
-/// A connection with a timeout for its first bytes, and an idle timeout for writes.
+/// A connection with a timeout for its first bytes, an idle timeout for writes, and a bound of bytes read in one turn.
 pub(crate) struct IdleTimeoutStream<I> {
     inner: I,
     timer: IdleTimer,
     /// The timer of the first bytes and the number of bytes read; `None` once [`PREFACE_BYTES`] were read.
     preface: Option<(IdleTimer, usize)>,
+    budget: ReadBudget,
 }
 
 impl<I> IdleTimeoutStream<I> {
     /// `preface` is the timeout of the first bytes, `stall` that of each write.
-    pub(crate) fn new(inner: I, preface: Duration, stall: Duration) -> IdleTimeoutStream<I> {
-        IdleTimeoutStream { inner, timer: IdleTimer::new(stall), preface: Some((IdleTimer::new(preface), 0)) }
+    pub(crate) fn new(
+        inner: I,
+        preface: Duration,
+        stall: Duration,
+        budget: ReadBudget,
+    ) -> IdleTimeoutStream<I> {
+        let (timer, preface) = (IdleTimer::new(stall), Some((IdleTimer::new(preface), 0)));
+        IdleTimeoutStream { inner, timer, preface, budget }
     }
 
     fn check_write<T>(
@@ -206,10 +214,16 @@ impl<I: AsyncRead + Unpin> AsyncRead for IdleTimeoutStream<I> {
         context: &mut Context<'_>,
         buffer: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
+        if self.budget.is_used_up() {
+            context.waker().wake_by_ref();
+            return Poll::Pending;
+        }
         let before = buffer.filled().len();
         let polled = Pin::new(&mut self.inner).poll_read(context, buffer);
+        let bytes = buffer.filled().len() - before;
+        self.budget.read(bytes);
         let Some((timer, read)) = &mut self.preface else { return polled };
-        *read += buffer.filled().len() - before;
+        *read += bytes;
         let is_complete = *read >= PREFACE_BYTES;
         let checked =
             timer.check(context, polled).map(|read| read.unwrap_or_else(|timeout| Err(timed_out(timeout))));

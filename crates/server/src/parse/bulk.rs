@@ -14,7 +14,7 @@ use identity::Right;
 use kernel::{Action, AgentName, Command, Credential, IdempotencyKey, Namespace, Shard};
 use serde::de::DeserializeOwned;
 
-use crate::backend::shards::Backend;
+use crate::backend::shards::{Backend, OnlyShard};
 use crate::parse;
 use crate::parse::idempotency;
 use crate::peer::Peer;
@@ -24,6 +24,8 @@ use crate::present::refusals::{self, RefusalResponse};
 pub(crate) struct BulkBody<T> {
     pub(crate) peer: Peer,
     pub(crate) headers: HeaderMap,
+    /// The shard that the request is confined to.
+    pub(crate) only: Option<OnlyShard>,
     pub(crate) body: T,
 }
 
@@ -45,13 +47,14 @@ impl<T: DeserializeOwned> FromRequest<Arc<Backend>> for BulkBody<T> {
             refusals::truncated(&error)
         })?;
         let body = parse::body(&body.to_bytes())?;
-        Ok(BulkBody { peer, headers: parts.headers, body })
+        let only = parts.extensions.get::<OnlyShard>().copied();
+        Ok(BulkBody { peer, headers: parts.headers, only, body })
     }
 }
 
-/// Checks the number of leases in a request.
-pub(crate) fn check_length(ids: &[String]) -> Result<(), Refusal> {
-    if ids.is_empty() || ids.len() > Bulk::MAX {
+/// Checks the number of leases in a request. A part of one may have none: it is only for the agent.
+pub(crate) fn check_length(ids: &[String], only: Option<OnlyShard>) -> Result<(), Refusal> {
+    if (ids.is_empty() && only.is_none()) || ids.len() > Bulk::MAX {
         let detail = format!("lease_ids is empty or longer than the limit: max={}", Bulk::MAX);
         return Err(Refusal::new(Code::InvalidBody, detail));
     }
@@ -71,15 +74,17 @@ pub(crate) struct BulkRequest {
     pub(crate) ids: Vec<String>,
     /// For each id its credential and shard, or why it is refused.
     pub(crate) credentials: Vec<Result<(Credential, Shard), Refusal>>,
+    /// Whether all leases are of one shard, whose owner carries out the request.
+    is_confined: bool,
 }
 
 impl BulkRequest {
     pub(crate) fn parse(
         backend: &Backend,
-        BulkBody { peer, headers, body }: BulkBody<Bulk>,
+        BulkBody { peer, headers, only, body }: BulkBody<Bulk>,
     ) -> Result<BulkRequest, Refusal> {
         let Bulk { namespace, agent_id, lease_ids: ids } = body;
-        check_length(&ids)?;
+        check_length(&ids, only)?;
         let is_namespace_named = namespace.is_some();
         let namespace = parse::namespace(namespace.as_deref())?;
         let agent = agent_id.as_deref().map(parse::agent).transpose()?;
@@ -95,7 +100,15 @@ impl BulkRequest {
             Ok((credential, backend.shard_of_lease(credential.lease)?))
         };
         let credentials = ids.iter().map(located).collect();
-        Ok(BulkRequest { peer, origin, namespace, is_namespace_named, agent, ids, credentials })
+        let is_confined = only.is_some();
+        Ok(BulkRequest { peer, origin, namespace, is_namespace_named, agent, ids, credentials, is_confined })
+    }
+
+    /// Refuses the request as a whole if its shard is another server's: it is sent there.
+    pub(crate) fn check_owned<T>(&self, results: &[Result<T, Refusal>]) -> Result<(), Refusal> {
+        let is_moved = |refusal: &&Refusal| self.is_confined && refusal.error == Code::Moved;
+        let moved = results.iter().filter_map(|result| result.as_ref().err()).find(is_moved);
+        moved.map_or(Ok(()), |refusal| Err(refusal.clone()))
     }
 
     /// The accepted credentials by shard, each with its index in the request.

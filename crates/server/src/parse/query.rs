@@ -22,12 +22,19 @@ impl<T: DeserializeOwned, S: Sync> FromRequestParts<S> for Query<T> {
     }
 }
 
+/// How the framework's own message begins.
+const FRAMEWORK: &str = "Failed to deserialize query string: ";
+
 pub(crate) fn read<T: DeserializeOwned>(uri: &Uri) -> Result<T, Refusal> {
     if !is_utf8(uri.query().unwrap_or_default()) {
         return Err(Refusal::new(Code::InvalidBody, "the query is not valid UTF-8"));
     }
     let read = Lenient::try_from_uri(uri).map(|Lenient(query)| query);
-    read.map_err(|error| Refusal::new(Code::InvalidBody, error.body_text()))
+    read.map_err(|error| {
+        let text = error.body_text();
+        let what = text.strip_prefix(FRAMEWORK).unwrap_or(&text);
+        Refusal::new(Code::InvalidBody, format!("the query is not valid: {what}"))
+    })
 }
 
 fn is_utf8(query: &str) -> bool {
@@ -55,7 +62,7 @@ fn digit(byte: u8) -> Option<u8> {
 #[serde(deny_unknown_fields)]
 pub(crate) struct Nothing {}
 
-/// A flag: 1 is true, 0 is false.
+/// A flag: 1 is true, 0 is false; the words `true` and `false` are accepted too.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ToSchema)]
 #[schema(value_type = u8, minimum = 0, maximum = 1)]
 pub(crate) struct Flag(bool);
@@ -69,8 +76,8 @@ impl Flag {
 impl<'de> Deserialize<'de> for Flag {
     fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Flag, D::Error> {
         match String::deserialize(from)?.as_str() {
-            "0" => Ok(Flag(false)),
-            "1" => Ok(Flag(true)),
+            "0" | "false" => Ok(Flag(false)),
+            "1" | "true" => Ok(Flag(true)),
             other => Err(serde::de::Error::custom(format!("expected 0 or 1: value={other}"))),
         }
     }
@@ -108,11 +115,19 @@ mod tests {
     /// `public=2` was parsed as 0: a client that meant 1 was refused for a missing credential.
     #[tokio::test]
     async fn a_flag_is_0_or_1() {
-        for (query, set) in [("", false), ("public=0", false), ("public=1", true)] {
+        for (query, set) in [
+            ("", false),
+            ("public=0", false),
+            ("public=1", true),
+            ("public=false", false),
+            ("public=true", true),
+        ] {
             let parameters = parsed(query).await.unwrap_or_else(|_| panic!("{query}"));
             assert_eq!(Flag::is_set(parameters.public), set, "{query}");
         }
-        for bad in ["public=2", "public=true", "public=", "public=01", "public=1&public=1"] {
+        for bad in
+            ["public=2", "public=yes", "public=", "public=01", "public=1&public=1", "public=1&public=true"]
+        {
             assert!(parsed(bad).await.is_err(), "{bad}");
         }
     }

@@ -3,7 +3,7 @@
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
-use api::agents::{Hotspot, Timeouts, Victim, Waiting};
+use api::agents::{Contention, Hotspot, Timeouts, Victim, Waiting};
 use engine::observe::{ContentionEvent, ContentionOutcome};
 use engine::waiters::{Ticket, Waiter};
 use kernel::{
@@ -14,6 +14,10 @@ use kernel::{
 use crate::backend::shards::ShardView;
 use crate::present::leases;
 
+/// The most waiters in a response.
+pub(crate) const WAITERS_MAX: usize = 100;
+/// No further waiters are added to a response of this length, in bytes.
+pub(crate) const WAITERS_BYTES: usize = 1 << 20;
 /// The most hotspots, and the most parties with timeouts, in a response.
 const TOP_MAX: usize = 20;
 
@@ -137,4 +141,66 @@ pub(crate) fn victims<'a>(contended: impl Iterator<Item = &'a ContentionEvent>) 
         resource: last.members.first().map(leases::resource),
     });
     top.collect()
+}
+
+/// The contention of several shards as one response. A namespace is in one shard: nothing is counted twice.
+pub(crate) fn merged(parts: Vec<Contention>) -> Contention {
+    let (mut all, mut bytes) = (Contention::default(), 0);
+    for part in parts {
+        all.more |= part.more;
+        for waiter in part.waiting {
+            if all.waiting.len() == WAITERS_MAX || bytes >= WAITERS_BYTES {
+                all.more = true;
+                break;
+            }
+            bytes += json_bytes(&waiter);
+            all.waiting.push(waiter);
+        }
+        all.hotspots.extend(part.hotspots);
+        all.timeouts.extend(part.timeouts);
+        all.victims.extend(part.victims);
+    }
+    all.hotspots.sort_by_key(|hotspot| Reverse((hotspot.blocked, hotspot.timed_out)));
+    all.timeouts.sort_by_key(|timeouts| Reverse(timeouts.waits + timeouts.leases));
+    all.victims.sort_by_key(|victim| Reverse(victim.died));
+    all.hotspots.truncate(TOP_MAX);
+    all.timeouts.truncate(TOP_MAX);
+    all.victims.truncate(TOP_MAX);
+    all
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn part(first: usize, waiters: usize) -> Contention {
+        let names = (first..first + waiters).map(|number| format!("n-{number}"));
+        let waiting = names.map(|namespace| Waiting { namespace, ..Waiting::default() });
+        let hotspots =
+            (first..first + TOP_MAX).map(|number| Hotspot { blocked: number as u64, ..Hotspot::default() });
+        let died = |number: usize| Victim { died: number as u64, ..Victim::default() };
+        let victims = vec![died(first), died(first + 1)];
+        Contention {
+            waiting: waiting.collect(),
+            hotspots: hotspots.collect(),
+            victims,
+            ..Contention::default()
+        }
+    }
+
+    #[test]
+    fn parts_become_one_list_with_the_limits_of_one() {
+        let all = merged(vec![part(0, 60), part(1000, 60)]);
+        assert_eq!((all.waiting.len(), all.more), (WAITERS_MAX, true));
+        assert_eq!(
+            (all.waiting[0].namespace.as_str(), all.waiting[60].namespace.as_str()),
+            ("n-0", "n-1000")
+        );
+        let blocked: Vec<u64> = all.hotspots.iter().map(|hotspot| hotspot.blocked).collect();
+        assert_eq!(blocked, (1000..1020).rev().collect::<Vec<_>>());
+        let died: Vec<u64> = all.victims.iter().map(|victim| victim.died).collect();
+        assert_eq!(died, [1001, 1000, 1, 0]);
+        let few = merged(vec![part(0, 1), Contention { more: true, ..Contention::default() }]);
+        assert_eq!((few.waiting.len(), few.more), (1, true));
+    }
 }

@@ -39,6 +39,9 @@ impl IntoResponse for RefusalResponse {
         if let Some(shard) = refusal.hints.shard {
             response = response.extension(MovedShard(Shard(shard)));
         }
+        if refusal.hints.is_indeterminate {
+            response = response.extension(Indeterminate);
+        }
         // The metrics count refusals by this extension.
         response.extension(refusal.error).body(Body::from(body)).expect("its parts are valid")
     }
@@ -47,6 +50,26 @@ impl IntoResponse for RefusalResponse {
 /// The shard of a request that another server has to carry out: an extension of responses.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct MovedShard(pub(crate) Shard);
+
+/// The request may have been applied, and its outcome cannot be known here: an extension of responses that no client gets.
+/// A refusal says that nothing was applied, so the connection is closed instead.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Indeterminate;
+
+impl Indeterminate {
+    /// Whether the response must not be sent.
+    pub(crate) fn is_in(response: &Response) -> bool {
+        response.extensions().get::<Indeterminate>().is_some()
+    }
+}
+
+impl std::fmt::Display for Indeterminate {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("the outcome of a request cannot be known, so that it gets no response")
+    }
+}
+
+impl std::error::Error for Indeterminate {}
 
 /// Errors that a handler returns with `?`.
 pub(crate) trait IntoRefusal {
@@ -73,7 +96,8 @@ impl IntoRefusal for BackendError {
                 Code::Unavailable,
                 "the server failed before it decided the request, which may have been applied; \
                  retry with the same idempotency key",
-            ),
+            )
+            .with(|hints| hints.is_indeterminate = true),
             BackendError::QueryFailed => Refusal::new(Code::Unavailable, "the server failed; retry"),
             BackendError::Moved(shard) => moved(shard),
             BackendError::NoSuchLease => no_such_lease(),

@@ -52,6 +52,7 @@ POST /v1/activate | {"lease_id":"ID"} | 409 invalid_state
 POST /v1/get_state x-lease-id=ID | | 400 missing_key
 POST /v1/get_state?key=held | | 400 missing_lease_id
 POST /v1/get_state?key=held&public=2 | | 400 invalid_body
+POST /v1/get_state?key=held&public=yes | | 400 invalid_body
 POST /v1/get_state?key=%ff x-lease-id=ID | | 400 invalid_body
 POST /v1/get_state?key=held x-lease-id=OTHER | | 403 not_held
 POST /v1/get_state?key=another x-lease-id=ID | | 403 not_held
@@ -66,8 +67,8 @@ POST /v1/update_state?key=held x-lease-id=ID x-if-state-etag=""" | {} | 409 etag
 POST /v1/update_state?key=held x-lease-id=ID x-if-state-etag=abc123 | {} | 409 etag_mismatch
 POST /v1/update_state?key=held x-lease-id=ID x-if-state-etag="abc123" | {} | 409 etag_mismatch
 POST /v1/update_state?key=held x-lease-id=ID x-if-state-etag=* | {} | 409 etag_mismatch
-POST /v1/update_state?key=held x-lease-id=ID x-if-state-etag=LONG | {} | 400 invalid_body
-POST /v1/update_state?key=held x-lease-id=ID x-if-state-etag=ä | {} | 400 invalid_body
+POST /v1/update_state?key=held x-lease-id=ID x-if-state-etag=LONG | {} | 409 etag_mismatch
+POST /v1/update_state?key=held x-lease-id=ID x-if-state-etag=ä | {} | 409 etag_mismatch
 POST /v1/update_state?key=held x-lease-id=OTHER x-if-state-etag=zz | {} | 403 not_held
 POST /v1/remove_state?key=held x-lease-id=ID x-if-state-etag=abc123 | | 409 etag_mismatch
 POST /v1/remove_state?key=another x-lease-id=ID | | 403 not_held

@@ -7,6 +7,8 @@ mod bulk;
 mod conversion;
 mod declared;
 mod direct;
+mod direct_and_hyper;
+mod direct_connections;
 mod dropped_requests;
 mod effects;
 mod embedding;

@@ -33,7 +33,8 @@ async fn rows(server: &Server, path: &str, field: &str) -> Vec<Value> {
         assert!(part.len() <= PAGE_MAX, "{next}");
         rows.extend(part);
         let Some(cursor) = page["cursor"].as_str() else { return rows };
-        next = format!("{path}?cursor={}", encode(cursor));
+        let separator = if path.contains('?') { '&' } else { '?' };
+        next = format!("{path}{separator}cursor={}", encode(cursor));
     }
 }
 
@@ -156,4 +157,31 @@ async fn all_keys_of_the_longest_names_are_found_page_by_page() {
     assert_eq!(found.iter().filter_map(|key| key["key"].as_str()).collect::<Vec<_>>(), expected);
     let (_, page) = server.get("/v1/keys").await;
     assert!((700..PAGE_MAX).contains(&names(&page).len()), "{}", names(&page).len());
+}
+
+/// A page of agents was bounded by their number alone, and of the longest names longer than all other pages.
+#[tokio::test]
+async fn all_agents_of_the_longest_names_are_found_page_by_page() {
+    let namespace = long_name(0, 128);
+    let server = Server::start().worker(&long_name(0, 256), "*:rw");
+    let mut expected = Vec::new();
+    for n in 0..=PAGE_MAX {
+        let agent = long_name(n, 256);
+        let intents = json!([{"predicate": "MUTATES", "object": format!("KEY:{n}")}]);
+        let manifest =
+            json!({"namespace": namespace, "agent_id": agent, "session_id": "s", "intents": intents});
+        server.ask("/v1/manifest", &manifest).await;
+        expected.push(json!(agent));
+    }
+    let path = format!("/v1/agents?namespace={}", encode(&namespace));
+    let found = rows(&server, &path, "agents").await;
+    let mut names: Vec<Value> = found.iter().map(|agent| agent["agent_id"].clone()).collect();
+    names.sort_by_key(Value::to_string);
+    assert_eq!(names, expected);
+    let (_, page) = server.get(&path).await;
+    let count = page["agents"].as_array().expect("a list").len();
+    assert!((500..PAGE_MAX).contains(&count), "{count}");
+    let (_, page) = server.get(&format!("{path}&limit=10")).await;
+    assert_eq!(page["agents"].as_array().map(Vec::len), Some(10));
+    assert_eq!(page["cursor"], expected[9]);
 }

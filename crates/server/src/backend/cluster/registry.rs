@@ -1,15 +1,23 @@
 //! The servers of a bucket, as this server sees them: writes its own record, and watches those of the others.
 //!
-//! One thread overwrites this server's record and reads the others, four times within the silence, and lists them once: a
-//! list costs more than a read, and a new server can wait. What it has seen is used by the threads of the shards and by requests that have to be forwarded.
+//! One thread overwrites this server's record, four times within the silence. Another reads the records of the others as
+//! often, and lists them once: a list costs more than a read, and a new server can wait. What it has seen is used by the
+//! threads of the shards and by requests that have to be forwarded.
+//!
+//! **Invariant.** The record is overwritten in time, however long reads take. Only what was read has been watched: while the
+//! record of a server cannot be read, that server is not silent.
+//!
+//! **What would break it.** One thread for both: with many servers, or a read that hangs, a healthy owner would look silent
+//! to others. To count a failed read as one that has seen no change: a store that refuses reads for a moment would depose
+//! every idle owner.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use kernel::Shard;
-use store::object::Objects;
+use store::object::{Objects, ObjectsError, ObjectsErrorKind};
 
 use super::placement;
 use super::server_record::{HandedOverShard, OwnedShard, PREFIX, RECORD_BYTES_MAX, ServerId, ServerRecord};
@@ -17,9 +25,12 @@ use super::shard_slot::ShardSlot;
 use super::watched_time::{WatchedTime, boot_clock};
 
 /// The number of looks within the silence.
-const LOOKS: u32 = 4;
+pub(super) const LOOKS: u32 = 4;
 /// The most servers whose records are read.
 const SERVERS_MAX: usize = 1000;
+/// The most records that one thread reads one after the other, and the most threads, if that is possible.
+const READS_PER_THREAD: usize = 4;
+const THREADS_MAX: usize = 16;
 /// A record that has not changed for this many silences is deleted.
 const FORGOTTEN_SILENCES: u32 = 100;
 
@@ -32,7 +43,7 @@ pub(crate) struct Registry {
     state: Mutex<RegistryState>,
     beat: AtomicU64,
     looks: AtomicU64,
-    looked: Condvar,
+    woken: Condvar,
     /// Notified when the owner of a shard may have changed.
     changed: Condvar,
 }
@@ -47,7 +58,57 @@ struct RegistryState {
     owned: BTreeMap<Shard, u64>,
     /// Shards that were handed over, by whom they were handed over to, until that server says so itself.
     handed_over: BTreeMap<Shard, (u64, ServerId)>,
+    /// Shards that an operator wants to be handed over.
+    hand_overs: BTreeSet<Shard>,
     is_woken: bool,
+}
+
+impl RegistryState {
+    /// Notes what a read of the server's record has returned, which began and ended at these times. A change may be as late
+    /// as the end; without one, the record was watched until the beginning.
+    fn note(
+        &mut self,
+        server: ServerId,
+        read: RecordRead,
+        (began, ended): (Duration, Duration),
+        silence: Duration,
+    ) {
+        match (self.servers.get_mut(&server), read) {
+            // Nothing was watched since the last look.
+            (_, RecordRead::Failed) | (None, RecordRead::NoRecord) => {}
+            (Some(known), RecordRead::Record(record)) if record != known.record => {
+                known.unchanged.look(ended, true);
+                (known.has_beaten, known.record) = (true, record);
+            }
+            (Some(known), RecordRead::Record(_) | RecordRead::NoRecord) => {
+                known.unchanged.look(began, false);
+            }
+            (None, RecordRead::Record(record)) => {
+                let mut unchanged = WatchedTime::new(silence);
+                unchanged.look(ended, true);
+                self.servers.insert(server, WatchedServer { record, unchanged, has_beaten: false });
+            }
+        }
+    }
+}
+
+/// The result of reading a server's record.
+enum RecordRead {
+    Record(ServerRecord),
+    /// It was deleted, or is malformed.
+    NoRecord,
+    /// The store did not say.
+    Failed,
+}
+
+impl RecordRead {
+    fn of(bytes: Result<&[u8], &ObjectsError>) -> RecordRead {
+        match bytes {
+            Ok(bytes) => ServerRecord::decode(bytes).map_or(RecordRead::NoRecord, RecordRead::Record),
+            Err(error) if error.kind == ObjectsErrorKind::NotFound => RecordRead::NoRecord,
+            Err(_) => RecordRead::Failed,
+        }
+    }
 }
 
 /// Another server.
@@ -83,7 +144,7 @@ impl Registry {
         objects: Arc<dyn Objects>,
         slots: Vec<Arc<ShardSlot>>,
     ) -> Registry {
-        let (state, looked, changed) = (Mutex::default(), Condvar::new(), Condvar::new());
+        let (state, woken, changed) = (Mutex::default(), Condvar::new(), Condvar::new());
         Registry {
             id,
             silence,
@@ -92,7 +153,7 @@ impl Registry {
             state,
             beat: AtomicU64::new(0),
             looks: AtomicU64::new(0),
-            looked,
+            woken,
             changed,
         }
     }
@@ -120,24 +181,33 @@ impl Registry {
         self.wake();
     }
 
-    /// Ends the wait before the next look.
+    /// Ends the wait before the next beat.
     pub(super) fn wake(&self) {
         self.lock().is_woken = true;
-        self.looked.notify_all();
+        self.woken.notify_all();
     }
 
-    /// Beats and looks until the server stops.
-    pub(super) fn run(&self, stopping: &AtomicBool) {
+    /// Beats until the server stops.
+    pub(super) fn run_beats(&self, stopping: &AtomicBool) {
         while !stopping.load(Ordering::Acquire) {
             self.publish();
-            self.look();
             let state = self.lock();
-            let timeout = self.looked.wait_timeout_while(state, self.interval(), |state| !state.is_woken);
+            let timeout = self.woken.wait_timeout_while(state, self.interval(), |state| !state.is_woken);
             timeout.unwrap_or_else(PoisonError::into_inner).0.is_woken = false;
         }
         // Others may take the shards that are handed over, and send nothing more here.
         self.lock().is_stopping = true;
         self.publish();
+    }
+
+    /// Looks until the server stops.
+    pub(super) fn run_looks(&self, stopping: &AtomicBool) {
+        while !stopping.load(Ordering::Acquire) {
+            self.look();
+            let is_running = |_: &mut RegistryState| !stopping.load(Ordering::Acquire);
+            let waited = self.woken.wait_timeout_while(self.lock(), self.interval(), is_running);
+            drop(waited.unwrap_or_else(PoisonError::into_inner));
+        }
     }
 
     /// Overwrites this server's record. A failure is retried with the next beat: a record that is not overwritten only
@@ -180,10 +250,15 @@ impl Registry {
 
     /// Reads the records of all other servers.
     pub(super) fn look(&self) {
+        self.look_with(&boot_clock);
+    }
+
+    fn look_with(&self, clock: &dyn Fn() -> Duration) {
+        let began = clock();
         let is_listed = self.looks.fetch_add(1, Ordering::Relaxed).is_multiple_of(u64::from(LOOKS));
         let servers: Vec<ServerId> = if is_listed {
             match self.list() {
-                Ok(names) => names.iter().filter_map(|name| ServerId::of_object(name)).collect(),
+                Ok(servers) => servers,
                 Err(error) => {
                     tracing::debug!(%error, "the records of other servers cannot be listed");
                     return;
@@ -192,53 +267,69 @@ impl Registry {
         } else {
             self.lock().servers.keys().copied().collect()
         };
-        let mut seen = BTreeMap::new();
-        for server in servers.into_iter().filter(|id| *id != self.id) {
-            // A record that cannot be read has not been seen to change.
-            let bytes = self.objects.get_range(&server.object(), 0, RECORD_BYTES_MAX);
-            seen.insert(server, bytes.ok().and_then(|bytes| ServerRecord::decode(&bytes)));
-        }
-        let forgotten = self.note(seen, boot_clock());
+        let seen = self.read(&servers);
+        let forgotten = self.note(seen, (began, clock()));
         self.changed.notify_all();
         for server in forgotten {
             let _ = self.objects.delete(&server.object());
         }
     }
 
-    fn list(&self) -> Result<Vec<String>, store::object::ObjectsError> {
+    /// Whether every server that has a record is known: a list of all records that begins now says so. A record that was not
+    /// known is one that has just changed.
+    pub(super) fn knows_all_servers(&self) -> bool {
+        let (began, Ok(mut servers)) = (boot_clock(), self.list()) else { return false };
+        servers.retain(|server| !self.lock().servers.contains_key(server));
+        let seen = self.read(&servers);
+        let is_complete = !seen.values().any(|read| matches!(read, RecordRead::Failed));
+        let (mut state, reading) = (self.lock(), (began, boot_clock()));
+        for (server, read) in seen {
+            state.note(server, read, reading, self.silence);
+        }
+        is_complete
+    }
+
+    /// Reads records, several at a time.
+    fn read(&self, servers: &[ServerId]) -> BTreeMap<ServerId, RecordRead> {
+        let read_one = |server: &ServerId| {
+            let bytes = self.objects.get_range(&server.object(), 0, RECORD_BYTES_MAX);
+            (*server, RecordRead::of(bytes.as_deref()))
+        };
+        if servers.len() <= READS_PER_THREAD {
+            return servers.iter().map(read_one).collect();
+        }
+        let per_thread = servers.len().div_ceil(THREADS_MAX).max(READS_PER_THREAD);
+        std::thread::scope(|scope| {
+            let parts = servers.chunks(per_thread);
+            let readers: Vec<_> = parts
+                .map(|part| scope.spawn(move || part.iter().map(read_one).collect::<Vec<_>>()))
+                .collect();
+            // A reader that panics has read nothing.
+            readers.into_iter().flat_map(|reader| reader.join().unwrap_or_default()).collect()
+        })
+    }
+
+    /// All other servers that have a record.
+    fn list(&self) -> Result<Vec<ServerId>, ObjectsError> {
         let (mut names, mut after) = (Vec::new(), String::new());
         loop {
             let page = self.objects.list(PREFIX, &after)?;
             names.extend(page.names);
             match names.last().filter(|_| page.more && names.len() < SERVERS_MAX) {
                 Some(last) => after.clone_from(last),
-                None => return Ok(names),
+                None => break,
             }
         }
+        let servers = names.iter().filter_map(|name| ServerId::of_object(name));
+        Ok(servers.filter(|server| *server != self.id).collect())
     }
 
     /// Notes what a look has seen. Returns the servers that have not been heard of for very long.
-    fn note(&self, seen: BTreeMap<ServerId, Option<ServerRecord>>, now: Duration) -> Vec<ServerId> {
+    fn note(&self, seen: BTreeMap<ServerId, RecordRead>, reading: (Duration, Duration)) -> Vec<ServerId> {
         let mut state = self.lock();
         state.servers.retain(|server, _| seen.contains_key(server));
-        for (server, record) in seen {
-            let known = state.servers.get_mut(&server);
-            match (known, record) {
-                (Some(known), record) => {
-                    let has_changed = record.as_ref().is_some_and(|record| *record != known.record);
-                    known.unchanged.look(now, has_changed);
-                    known.has_beaten |= has_changed;
-                    if let Some(record) = record {
-                        known.record = record;
-                    }
-                }
-                (None, Some(record)) => {
-                    let mut unchanged = WatchedTime::new(self.silence);
-                    unchanged.look(now, true);
-                    state.servers.insert(server, WatchedServer { record, unchanged, has_beaten: false });
-                }
-                (None, None) => {}
-            }
+        for (server, read) in seen {
+            state.note(server, read, reading, self.silence);
         }
         // A new owner that says so itself needs no hint any more.
         let RegistryState { handed_over, servers, .. } = &mut *state;
@@ -299,29 +390,48 @@ impl Registry {
         state.servers.values().any(|server| later(server) && !server.unchanged.is_silent())
     }
 
-    /// This server owns the shard from now on; `None`: no longer.
-    pub(super) fn set_owned(&self, shard: Shard, term: Option<u64>) {
+    /// This server owns the shard from now on. Its record says so at once: others forward requests by it.
+    pub(super) fn set_owned(&self, shard: Shard, term: u64) {
         let mut state = self.lock();
-        match term {
-            Some(term) => {
-                state.owned.insert(shard, term);
-                state.handed_over.remove(&shard);
-            }
-            None => {
-                state.owned.remove(&shard);
-            }
-        }
+        state.owned.insert(shard, term);
+        state.handed_over.remove(&shard);
         drop(state);
         self.changed.notify_all();
         self.wake();
     }
 
-    /// This server has handed the shard over.
+    /// This server has lost the shard.
+    pub(super) fn set_lost(&self, shard: Shard) {
+        self.end_ownership(shard, None);
+        self.wake();
+    }
+
+    /// This server has handed the shard over. The next owner's record says so; this server's own can wait for the next beat,
+    /// which saves a put.
     pub(super) fn set_handed_over(&self, shard: Shard, term: u64, to: Option<ServerId>) {
-        if let Some(to) = to {
-            self.lock().handed_over.insert(shard, (term, to));
+        self.end_ownership(shard, to.map(|to| (term, to)));
+    }
+
+    fn end_ownership(&self, shard: Shard, handed_over: Option<(u64, ServerId)>) {
+        let mut state = self.lock();
+        state.owned.remove(&shard);
+        state.hand_overs.remove(&shard);
+        state.handed_over.extend(handed_over.map(|to| (shard, to)));
+        drop(state);
+        self.changed.notify_all();
+    }
+
+    /// Notes that an operator wants shards to be handed over. False if no other server is known that could have them.
+    pub(super) fn request_hand_over(&self, shards: &[Shard]) -> bool {
+        if !shards.iter().all(|shard| self.successor(*shard).is_some()) {
+            return false;
         }
-        self.set_owned(shard, None);
+        self.lock().hand_overs.extend(shards);
+        true
+    }
+
+    fn is_hand_over_requested(&self, shard: Shard) -> bool {
+        self.lock().hand_overs.contains(&shard)
     }
 
     /// This server's place among those that should follow the shard; `None` if others do.
@@ -334,15 +444,18 @@ impl Registry {
     }
 
     /// Whether a server has handed the shard over to this one, and no server owns it since.
-    fn is_handed_to_this(&self, shard: Shard) -> bool {
+    pub(super) fn is_handed_to_this(&self, shard: Shard) -> bool {
         let state = self.lock();
         let terms = state.servers.values().filter_map(|server| server.record.handed_to(self.id, shard));
         let Some(handed) = terms.max() else { return false };
         !state.servers.values().any(|server| server.record.term_of(shard).is_some_and(|term| term > handed))
     }
 
-    /// The server to hand the shard over to, if this one owns more than its part.
+    /// The server to hand the shard over to, if an operator wants that, or if this one owns more than its part.
     pub(super) fn hand_over_target(&self, shard: Shard) -> Option<ServerId> {
+        if self.is_hand_over_requested(shard) {
+            return self.successor(shard);
+        }
         let (servers, owners) = self.members();
         let moves = placement::surplus(self.id, &servers, &owners, self.shard_count());
         moves.into_iter().find(|(moved, _)| *moved == shard).map(|(_, to)| to)
@@ -377,3 +490,6 @@ impl Registry {
         u32::try_from(self.slots.len()).expect("a store numbers its shards with 32 bits")
     }
 }
+
+#[cfg(test)]
+mod tests;

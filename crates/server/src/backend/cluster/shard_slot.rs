@@ -30,8 +30,10 @@ impl ShardSlot {
         self.engine.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
+    /// Whether this server owns the shard. An engine that has just ended, and is still here, has lost it.
     pub(crate) fn is_owned(&self) -> bool {
-        self.engine.read().unwrap_or_else(PoisonError::into_inner).is_some()
+        let engine = self.engine.read().unwrap_or_else(PoisonError::into_inner);
+        engine.as_ref().is_some_and(|engine| !engine.sequencer().has_ended())
     }
 
     /// Requests get this engine from now on.
@@ -46,13 +48,13 @@ impl ShardSlot {
         self.woken.notify_all();
     }
 
-    /// Waits for the timeout, or until it is woken.
-    pub(super) fn wait(&self, timeout: Duration) {
+    /// Waits for the timeout, or until it is woken. Whether it was woken.
+    pub(super) fn wait(&self, timeout: Duration) -> bool {
         let woken = self.is_woken.lock().unwrap_or_else(PoisonError::into_inner);
         let (mut woken, _) = self
             .woken
             .wait_timeout_while(woken, timeout, |woken| !*woken)
             .unwrap_or_else(PoisonError::into_inner);
-        *woken = false;
+        std::mem::take(&mut *woken)
     }
 }

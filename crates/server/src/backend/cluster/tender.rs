@@ -7,6 +7,9 @@
 //! neither the log nor the record of a server that owns the shard has changed for that long, as watched by this thread.
 //! A log that was handed over to no server in particular is taken by the first follower at once, and by the second a
 //! little later.
+//!
+//! **Polling.** A log is polled four times within the silence while it grows, once within the silence when it has not grown
+//! for that long and its owner lives, and sixteen times once its owner is silent.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -21,7 +24,7 @@ use kernel::{Close, Event, Lsn, Shard};
 use store::StoreError;
 
 use super::ClusterParts;
-use super::registry::Registry;
+use super::registry::{LOOKS, Registry};
 use super::server_record::ServerId;
 use super::shard_slot::ShardSlot;
 use super::watched_time::{WatchedTime, boot_clock};
@@ -46,6 +49,8 @@ pub(super) struct Tender {
 struct Following {
     follower: Follower,
     log_unchanged: WatchedTime,
+    /// The looks since the last poll of a log that does not grow.
+    looks_skipped: u32,
 }
 
 /// What a look at a followed log calls for.
@@ -67,23 +72,34 @@ impl Tender {
 
     /// Tends the shard until the server stops.
     pub(super) fn run(self) {
-        let mut following = None;
+        let (mut following, mut lost, mut is_woken) = (None, None, true);
         while !self.is_stopping() {
             let Some(rank) = self.registry.rank(self.shard) else {
                 // Others follow it. A state that is not kept up is of no use.
-                following = None;
-                self.slot.wait(self.registry.interval());
+                (following, lost) = (None, None);
+                is_woken = self.slot.wait(self.registry.interval());
                 continue;
             };
-            match self.look(&mut following, rank) {
-                Ok(Next::Look(pause)) => self.slot.wait(pause),
+            let looked = match &mut following {
+                None => self.open(lost.take()).map(|opened| {
+                    following = Some(opened);
+                    Next::Look(Duration::ZERO)
+                }),
+                Some(following) if self.may_skip(following, is_woken) => {
+                    following.looks_skipped += 1;
+                    Ok(Next::Look(self.registry.interval()))
+                }
+                Some(following) => self.look(following, rank),
+            };
+            match looked {
+                Ok(Next::Look(pause)) => is_woken = self.slot.wait(pause),
                 Ok(Next::TakeOver) => {
                     let taken = following.take().expect("it was just looked at");
-                    self.take_over(taken.follower);
+                    lost = self.take_over(taken.follower);
                 }
                 Err(error) => {
                     following = None;
-                    self.slot.wait(self.pause_after(&error));
+                    is_woken = self.slot.wait(self.pause_after(&error));
                 }
             }
         }
@@ -103,16 +119,25 @@ impl Tender {
         UNREADABLE_PAUSE
     }
 
-    /// Opens the log, or reads what was appended since the last look.
-    fn look(&self, following: &mut Option<Following>, rank: usize) -> Result<Next, RecoveryError> {
+    /// Whether a look need not poll the log: it has not grown for the silence, and its owner lives. A request that came for
+    /// the shard, and a hand-over to this server, are reasons to poll.
+    fn may_skip(&self, following: &Following, is_woken: bool) -> bool {
+        let Following { follower, log_unchanged, looks_skipped } = following;
+        let term = follower.tenure().map(|tenure| tenure.open.term);
+        let has_live_owner = term.is_some_and(|term| !self.registry.is_silent(self.shard, term));
+        !is_woken
+            && *looks_skipped + 1 < LOOKS
+            && log_unchanged.is_silent()
+            && follower.closed().is_none()
+            && has_live_owner
+            && !self.registry.is_handed_to_this(self.shard)
+    }
+
+    /// Reads what was appended since the last poll.
+    fn look(&self, following: &mut Following, rank: usize) -> Result<Next, RecoveryError> {
         let silence = self.registry.silence();
-        let Some(Following { follower, log_unchanged }) = following else {
-            let follower = self.open()?;
-            let mut log_unchanged = WatchedTime::new(silence);
-            log_unchanged.look(boot_clock(), true);
-            *following = Some(Following { follower, log_unchanged });
-            return Ok(Next::Look(Duration::ZERO));
-        };
+        following.looks_skipped = 0;
+        let Following { follower, log_unchanged, .. } = following;
         let has_grown = follower.poll(false)?;
         log_unchanged.look(boot_clock(), has_grown);
         let delay = self.registry.interval() * u32::try_from(rank).unwrap_or(u32::MAX);
@@ -134,19 +159,33 @@ impl Tender {
             log_unchanged.look(boot_clock(), true);
             return Ok(Next::Look(Duration::ZERO));
         }
+        // The owner may be a server that was never read: of a log that is not open, no server is.
+        let is_open = follower.tenure().is_some() && follower.closed().is_none();
+        if is_open && !(self.registry.knows_all_servers() && self.registry.is_silent(self.shard, term)) {
+            return Ok(Next::Look(self.registry.interval()));
+        }
         Ok(Next::TakeOver)
     }
 
-    fn open(&self) -> Result<Follower, RecoveryError> {
+    /// Recovers the log, also after this server has lost it: the state of the engine that lost it is discarded.
+    fn open(&self, lost: Option<Arc<Engine>>) -> Result<Following, RecoveryError> {
         let log = (self.parts.open_log)(self.shard.0)?;
         let clock = (self.parts.clock)().map_err(|error| {
             RecoveryError::Store(StoreError::new(store::ErrorKind::Io, format!("the clock: {error}")))
         })?;
-        Follower::open(log, Arc::clone(&self.parts.blobs), clock, self.shard, &*self.parts.observer)
+        let (blobs, observer) = (Arc::clone(&self.parts.blobs), &*self.parts.observer);
+        let follower = match lost {
+            Some(lost) => Follower::open_after(lost, log, blobs, clock, self.shard, observer)?,
+            None => Follower::open(log, blobs, clock, self.shard, observer)?,
+        };
+        let mut log_unchanged = WatchedTime::new(self.registry.silence());
+        log_unchanged.look(boot_clock(), true);
+        Ok(Following { follower, log_unchanged, looks_skipped: 0 })
     }
 
-    /// Opens a tenure, and serves the shard until it is lost, handed over, or the server stops.
-    fn take_over(&self, follower: Follower) {
+    /// Opens a tenure, and serves the shard until it is lost, handed over, or the server stops. The engine, if it has lost
+    /// its log.
+    fn take_over(&self, follower: Follower) -> Option<Arc<Engine>> {
         let shard = self.shard.0;
         let deposed = Arc::new(AtomicBool::new(false));
         let observer = Arc::new(ShardWatch {
@@ -160,17 +199,20 @@ impl Tender {
             Ok(engine) => Arc::new(engine),
             Err(error) => {
                 tracing::error!(shard, %error, "the shard cannot be taken over; it is tried again");
-                return self.slot.wait(FAILED_PAUSE);
+                self.slot.wait(FAILED_PAUSE);
+                return None;
             }
         };
         let Some(term) = self.wait_for_tenure(&engine) else {
             tracing::debug!(shard, "another server has the shard");
-            return;
+            return Some(engine);
         };
         report(shard, term, engine.recovery());
+        self.parts.observer.served(self.shard);
         self.slot.set(Some(Arc::clone(&engine)));
-        self.registry.set_owned(self.shard, Some(term));
+        self.registry.set_owned(self.shard, term);
         self.serve(&engine, term, &deposed);
+        Some(engine)
     }
 
     /// Waits until the record that begins the tenure is durable; its term. `None` if another server was first.
@@ -224,7 +266,8 @@ impl Tender {
             "another server has taken the shard over; this one follows it"
         );
         self.slot.set(None);
-        self.registry.set_owned(self.shard, None);
+        self.parts.observer.served(self.shard);
+        self.registry.set_lost(self.shard);
     }
 
     /// Ends the tenure with a record that names the next owner.
@@ -232,6 +275,7 @@ impl Tender {
         engine.sequencer().hand_over(Close { to: to.map(|to| to.0) });
         engine.sequencer().wait_until_ended();
         self.slot.set(None);
+        self.parts.observer.served(self.shard);
         self.registry.set_handed_over(self.shard, term, to);
         let to = to.map(tracing::field::display);
         tracing::info!(shard = self.shard.0, term, to, "handed the shard over");

@@ -33,7 +33,7 @@ impl WatchedTime {
     /// It was looked at, at this time of the boot clock, and had changed or not.
     pub(crate) fn look(&mut self, now: Duration, has_changed: bool) {
         let since = self.last_look.map_or(Duration::ZERO, |last| now.saturating_sub(last));
-        self.last_look = Some(now);
+        self.last_look = self.last_look.max(Some(now));
         if has_changed {
             self.watched = Duration::ZERO;
         } else {

@@ -157,6 +157,16 @@ impl EventBuffer {
         }
     }
 
+    /// A shard has another owner now, or had one until now, and its events are missing here: what is in the buffer is
+    /// forgotten, and every reader learns that it has missed something.
+    pub(crate) fn interrupt(&self) {
+        let mut state = self.state();
+        state.entries.clear();
+        state.next += 1;
+        drop(state);
+        self.closed.send_modify(|_| {});
+    }
+
     /// Ends all subscriptions.
     pub(crate) fn close(&self) {
         self.closed.send_replace(true);
@@ -245,6 +255,21 @@ mod tests {
     }
 
     /// LSNs are per shard: two shards had the same LSN, and a reader of one resumed in the other.
+    /// A server lost a shard and got it back. A subscriber resumed behind an event from before, which was still in the buffer,
+    /// and never learned what the other owner had granted.
+    #[test]
+    fn a_reader_from_before_another_owner_learns_that_it_missed_something() {
+        let buffer = EventBuffer::default();
+        granted(&buffer, 0, 5);
+        let (known, at_end) = (id("5.0"), buffer.end());
+        buffer.interrupt();
+        granted(&buffer, 0, 9);
+        assert_eq!(buffer.after(known), None);
+        assert!(matches!(buffer.read(at_end, 10), BufferRead::Overwritten));
+        assert!(matches!(buffer.read(buffer.end(), 10), BufferRead::Events(events, _) if events.is_empty()));
+        assert!(buffer.after(id("9.0")).is_some());
+    }
+
     #[test]
     fn equal_lsns_of_two_shards_are_two_events() {
         let buffer = EventBuffer::default();

@@ -3,12 +3,14 @@
 //! **Invariant.** Any number of processes may open the same bucket: the one whose `open` record is the next object of a log
 //! owns it, and the others follow. So there is no lock, and no guard.
 
+use std::fs::DirBuilder;
+use std::os::unix::fs::DirBuilderExt as _;
 use std::sync::Arc;
 
 use bucket::probe::{ProbeDepth, probe};
 use bucket::{Bucket, BucketUrl};
 use store::object::{
-    KeySource, ObjectBlobs, ObjectLog, ObjectOptions, ObjectStoreRoot, Objects, RetryPolicy, WriterId,
+    KeySource, ObjectBlobs, ObjectLog, ObjectOptions, ObjectStoreRoot, Objects, RetryPolicy, Spool, WriterId,
 };
 use store::{ErrorKind, StoreError, StoreFile};
 
@@ -34,9 +36,8 @@ impl BucketBackend {
 
 impl BucketBackend {
     /// Refuses an object store that would let two servers own one log.
-    fn check_fitness(&self, options: &OpenOptions) -> Result<(), BootError> {
-        let report =
-            probe(&self.url, &options.bucket, &[], ProbeDepth::Short, "", &mut |_| ()).map_err(refused)?;
+    fn check_fitness(&self, depth: ProbeDepth, options: &OpenOptions) -> Result<(), BootError> {
+        let report = probe(&self.url, &options.bucket, &[], depth, "", &mut |_| ()).map_err(refused)?;
         for warning in report.warnings() {
             tracing::warn!(check = %warning.name, "{}", warning.what);
         }
@@ -49,19 +50,41 @@ impl BucketBackend {
     }
 }
 
+/// Parts of long documents wait in a file. Without one they are in memory, and that must be enough.
+fn open_spool(options: &OpenOptions) -> Result<Option<Spool>, BootError> {
+    let directory = &options.spool_dir;
+    let created = DirBuilder::new().recursive(true).mode(0o700).create(directory);
+    let error = match created.and_then(|()| Spool::open(directory)) {
+        Ok(spool) => return Ok(Some(spool)),
+        Err(error) => error,
+    };
+    if options.bucket.uploads().buffered_bytes() as u64 > options.writer_bytes_max {
+        return Err(refused(format!(
+            "parts of long documents can neither be spooled nor be held in memory: {error}; make the data directory \
+             writable, or raise --memory-max: path={}",
+            directory.display()
+        )));
+    }
+    tracing::warn!(%error, path = %directory.display(), "parts of long documents are held in memory");
+    Ok(None)
+}
+
 impl StoreBackend for BucketBackend {
     fn open(&self, options: &OpenOptions, random: &dyn Fn(&mut [u8])) -> Result<StoreParts, BootError> {
         let outside = options.store_key_file.as_deref().map(outside_key).transpose()?;
         let client = Bucket::new(&self.url, &options.bucket).map_err(refused)?;
-        self.check_fitness(options)?;
         let (objects, policy): (Arc<dyn Objects>, _) = (Arc::new(client.clone()), client.retry_policy());
+        // A store is created only where every check passes. Later starts repeat what a few requests can show.
+        let is_new = ObjectStoreRoot::is_missing(&*objects);
+        self.check_fitness(if is_new { ProbeDepth::Full } else { ProbeDepth::Short }, options)?;
         let fresh = StoreFile { store_id: u128::from_le_bytes(random_bytes(random)), shards: options.shards };
         let drawn = random_bytes(random);
         let source =
             outside.as_ref().map_or(KeySource::Bucket(&drawn), |key| KeySource::Outside(key.as_bytes()));
         let root = ObjectStoreRoot::open(&objects, &policy, fresh, source)?;
         let open_log = log_opener(&objects, root.file, policy.clone());
-        let blobs = Arc::new(ObjectBlobs::new(Arc::clone(&objects), policy, options.bucket.uploads()));
+        let blobs = ObjectBlobs::new(Arc::clone(&objects), policy, options.bucket.uploads());
+        let blobs = Arc::new(blobs.with_spool(open_spool(options)?));
         Ok(StoreParts {
             logs: Vec::new(),
             shared: Some(SharedStore { objects, open_log }),

@@ -22,7 +22,7 @@ use crate::backend::bulk::{CHUNK, IndexedCommand, IndexedDecision, read_leases, 
 use crate::backend::byte_budget::{CountedBody, TakenGuard};
 use crate::backend::download::CountedStream;
 use crate::backend::moment::Moment;
-use crate::backend::shards::Backend;
+use crate::backend::shards::{Backend, OnlyShard};
 use crate::parse::bulk::{BulkBody, BulkRequest, check_length};
 use crate::parse::idempotency;
 use crate::peer::Peer;
@@ -44,9 +44,9 @@ const PART_MIN: usize = 4;
 
 pub(crate) async fn reconcile(
     State(backend): State<Arc<Backend>>,
-    BulkBody { peer, headers, body }: BulkBody<Reconcile>,
+    body: BulkBody<Reconcile>,
 ) -> Result<Response, RefusalResponse> {
-    let mut parts = Parts::new(&backend, peer, headers, body)?;
+    let mut parts = Parts::new(&backend, body)?;
     let mut first = parts.begin().await?;
     if parts.is_complete() {
         first.extend_from_slice(b"]}");
@@ -74,6 +74,7 @@ struct Parts {
     backend: Arc<Backend>,
     peer: Peer,
     headers: HeaderMap,
+    only: Option<OnlyShard>,
     request: Reconcile,
     /// How many leases of the request are done; beyond the last once the end was sent.
     done: usize,
@@ -86,13 +87,11 @@ struct Parts {
 impl Parts {
     fn new(
         backend: &Arc<Backend>,
-        peer: Peer,
-        headers: HeaderMap,
-        request: Reconcile,
+        BulkBody { peer, headers, only, body: request }: BulkBody<Reconcile>,
     ) -> Result<Parts, Refusal> {
-        check_length(&request.lease_ids)?;
+        check_length(&request.lease_ids, only)?;
         let (backend, part, bytes_left) = (Arc::clone(backend), FIRST_PART, RESPONSE_BYTES_MAX);
-        Ok(Parts { backend, peer, headers, request, done: 0, part, bytes_left })
+        Ok(Parts { backend, peer, headers, only, request, done: 0, part, bytes_left })
     }
 
     /// Takes the memory of the request and of one part.
@@ -143,9 +142,11 @@ impl Parts {
         // The agent is marked as running once.
         let agent_id = agent_id.clone().filter(|_| self.done == 0);
         let body = Bulk { namespace: namespace.clone(), agent_id, lease_ids: self.ids().to_vec() };
-        let (peer, headers) = (self.peer.clone(), self.headers.clone());
-        let mut request = super::begin(&self.backend, BulkBody { peer, headers, body }).await?;
+        let (peer, headers, only) = (self.peer.clone(), self.headers.clone(), self.only);
+        let mut request = super::begin(&self.backend, BulkBody { peer, headers, only, body }).await?;
         let mut truths = self.read(&request).await;
+        // Before anything is rebound: what has a credential that no response carried is not sent again.
+        request.check_owned(&truths)?;
         request.ids.truncate(truths.len());
         if is_rebinding {
             rebind_expired(&self.backend, &request, &self.headers, &mut truths).await?;

@@ -357,9 +357,8 @@ pub(crate) struct HeaderText(#[expect(dead_code, reason = "used as a schema only
 #[schema(value_type = u64, maximum = 18_446_744_073_709_551_615_usize)]
 pub(crate) struct HeaderNumber(#[expect(dead_code, reason = "used as a schema only")] u64);
 
-/// Hash of a document, quoted or bare; empty requires that there is none. Any other text matches no document.
+/// Hash of a document, quoted or bare; empty requires that there is none. Any other value matches no document.
 #[derive(ToSchema)]
-#[schema(max_length = 256, pattern = "^[ -~]*$")]
 pub(crate) struct HeaderEtag(#[expect(dead_code, reason = "used as a schema only")] String);
 
 /// Position of an event; empty if none was received yet.

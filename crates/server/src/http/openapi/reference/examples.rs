@@ -178,7 +178,7 @@ const DOCUMENTS: [Example; 8] = [
     ),
 ];
 
-const ADMINISTRATION: [Example; 15] = [
+const ADMINISTRATION: [Example; 16] = [
     example("describe", READ, 200, r#"@"/v1/describe?key=orders""#),
     example("keys", READ, 200, r#"@"/v1/keys?prefix=ord&limit=10""#),
     example("leases", READ_SOME, 200, r#"@"/v1/leases?namespace=default&limit=10""#),
@@ -239,6 +239,16 @@ const ADMINISTRATION: [Example; 15] = [
         200,
         r"@/v1/namespaces/retired-team \
   -X DELETE",
+    ),
+    noted(
+        example(
+            "hand_over",
+            OPERATOR,
+            409,
+            r"@/v1/hand_over \
+  -d '{}'",
+        ),
+        "A store on disk has one server. With a store in a bucket: `lockd store hand-over --server ADDRESS`.",
     ),
     noted(
         example(
