@@ -33,6 +33,8 @@ const UPLOAD_BYTES_PER_MS: u64 = 1000;
 const STREAM_IDLE_TIMEOUT: Duration = Duration::from_secs(60);
 /// The first and the longest delay between two rounds over all servers, before jitter.
 const BACKOFF: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(1));
+/// No server.
+const NONE: usize = usize::MAX;
 const TIMED_OUT: &str = "no response before the timeout";
 
 /// Timeouts and limits of retries.
@@ -98,8 +100,10 @@ pub(crate) struct Attempts<'a> {
 /// The configured servers, each with its connection pool.
 pub(crate) struct Servers {
     all: Vec<PooledServer>,
-    /// The index of the server that responded last: the next call starts there.
+    /// The index of the server that responded last, or to which it referred: the next call starts there.
     preferred: AtomicUsize,
+    /// The index of the server to which the last response referred; [`NONE`] if it is not one of these.
+    owner: AtomicUsize,
     policy: RetryPolicy,
     /// For HTTPS.
     identity: Option<ClientIdentity>,
@@ -136,7 +140,14 @@ impl Servers {
             let pool = new_pool(&endpoint, policy, tls.clone());
             PooledServer { endpoint, pool: Mutex::new((generation.unwrap_or_default(), pool)) }
         });
-        Servers { all: all.collect(), preferred: AtomicUsize::new(0), policy, identity, progress }
+        Servers {
+            all: all.collect(),
+            preferred: AtomicUsize::new(0),
+            owner: AtomicUsize::new(NONE),
+            policy,
+            identity,
+            progress,
+        }
     }
 
     /// The connections to a server, and their generation. After a change of the identity they are new ones: the server
@@ -272,11 +283,13 @@ impl Servers {
         let (sent_at, (generation, pool)) = (BootTime::now(), self.pool(server));
         let response = pool.request(http_request).await;
         let response = response.map_err(|error| self.failed_attempt(server, generation, &error))?;
+        self.learn(response.headers().get(header::SERVER).and_then(|server| server.to_str().ok()));
         if response.status().is_success() {
             return Ok(Ok(response));
         }
         let response = read_body(server, response, sent_at).await?;
         let error = error_from(server, &response);
+        self.learn(error.refusal().and_then(|refusal| refusal.hints.server.as_deref()));
         match error.code() {
             // The certificate has expired or was revoked, and a new one is there already.
             Some(Code::Unauthenticated) if self.identity_changed_since(generation) => {
@@ -310,6 +323,20 @@ impl Servers {
         }
     }
 
+    /// A response has come from another server than the one that was asked, or refers to it. A client goes only to servers
+    /// that it was given.
+    fn learn(&self, server: Option<&str>) {
+        let Some(server) = server else { return };
+        let known = self.all.iter().position(|one| one.endpoint.to_string() == server);
+        self.owner.store(known.unwrap_or(NONE), Ordering::Relaxed);
+    }
+
+    /// The server to start with, after a response of the server at `index`.
+    fn prefer(&self, index: usize) {
+        let owner = self.owner.swap(NONE, Ordering::Relaxed);
+        self.preferred.store(if owner == NONE { index } else { owner }, Ordering::Relaxed);
+    }
+
     fn identity_changed_since(&self, generation: u64) -> bool {
         self.identity.as_ref().is_some_and(|identity| identity.changed_since(generation))
     }
@@ -323,7 +350,7 @@ impl Attempts<'_> {
     ) -> Result<Result<ApiResponse, Error>, AttemptError> {
         let index = self.next_server();
         let response = self.servers.try_once(&self.servers.all[index], request).await?;
-        self.servers.preferred.store(index, Ordering::Relaxed);
+        self.servers.prefer(index);
         Ok(response)
     }
 
@@ -336,11 +363,16 @@ impl Attempts<'_> {
         let (servers, server) = (self.servers, &self.servers.all[index]);
         let opened = tokio::time::timeout(servers.policy.reply_timeout(), servers.try_open(server, request));
         let response = opened.await.map_err(|_| unreachable_server(server, TIMED_OUT, true))??;
-        servers.preferred.store(index, Ordering::Relaxed);
+        servers.prefer(index);
         Ok(response)
     }
 
+    /// The next server, or the one to which a refusal of the last has referred.
     fn next_server(&mut self) -> usize {
+        let owner = if self.count == 0 { NONE } else { self.servers.owner.swap(NONE, Ordering::Relaxed) };
+        if owner != NONE {
+            self.first = owner + self.servers.all.len() - self.count % self.servers.all.len();
+        }
         let index = (self.first + self.count) % self.servers.all.len();
         self.count += 1;
         index

@@ -21,7 +21,7 @@ use crate::clock::BootTime;
 use crate::progress::ProgressSink;
 
 /// The length of a chunk, in bytes.
-const CHUNK_BYTES: usize = 64 << 10;
+const CHUNK_BYTES: usize = 32 << 10;
 /// How many chunks are read ahead.
 const CHUNKS_AHEAD: usize = 2;
 

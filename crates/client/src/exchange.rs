@@ -25,6 +25,10 @@ use crate::progress::ProgressSink;
 /// The longest response that is accepted, in bytes; documents are not counted.
 const RESPONSE_BYTES_MAX: usize = 64 << 20;
 
+/// The most that an HTTP/1.1 connection buffers in each direction, in bytes: what documents need on their way. A response's
+/// headers must fit, too.
+const CONNECTION_BUFFER_BYTES: usize = 64 << 10;
+
 /// How often an HTTP/2 connection in use is tested, and how long the response may take.
 const HTTP2_PING: (Duration, Duration) = (Duration::from_secs(15), Duration::from_secs(10));
 
@@ -112,6 +116,7 @@ pub(crate) fn new_pool(
     let mut builder = Pool::builder(TokioExecutor::new());
     // A connection that all requests share must be noticed when it is dead.
     builder.http2_keep_alive_interval(HTTP2_PING.0).http2_keep_alive_timeout(HTTP2_PING.1);
+    builder.http1_max_buf_size(CONNECTION_BUFFER_BYTES);
     builder.timer(TokioTimer::new()).pool_timer(TokioTimer::new()).build(connector)
 }
 

@@ -139,7 +139,9 @@ impl FileStamp {
 
 fn read(source: &IdentitySource, denylist: Option<&Path>) -> Result<ClientTls, identity::Error> {
     let revoked = match denylist {
-        Some(path) => Denylist::parse(&file::read(path)?).map_err(|error| error.in_file(path))?,
+        Some(path) => {
+            Denylist::parse(&file::read_as("denylist", path)?).map_err(|error| error.in_file(path))?
+        }
         None => Denylist::default(),
     };
     match source {

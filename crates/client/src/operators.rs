@@ -59,6 +59,11 @@ impl Client {
         }
     }
 
+    /// Makes the server hand a shard over to another server of its bucket; without a shard, all that it owns.
+    pub async fn hand_over(&self, shard: Option<u32>) -> Result<responses::HandedOver, Error> {
+        self.call(post(path::HAND_OVER, &requests::HandOver { shard })).await
+    }
+
     /// Makes the server read its identity file and denylist again. Only over its Unix socket.
     pub async fn reload(&self) -> Result<responses::Reloaded, Error> {
         self.call(ApiRequest { method: Method::POST, ..get(path::RELOAD.into()) }).await

@@ -30,7 +30,12 @@ pub enum Existing {
 
 /// Reads the text of a file.
 pub fn read(path: &Path) -> Result<Zeroizing<String>, Error> {
-    let failed = |cause: io::Error| Error::io("the file cannot be read", path, &cause);
+    read_as("file", path)
+}
+
+/// The same for a file of a kind, which messages name.
+pub fn read_as(kind: &str, path: &Path) -> Result<Zeroizing<String>, Error> {
+    let failed = |cause: io::Error| Error::io(&format!("the {kind} cannot be read"), path, &cause);
     let mut text = Zeroizing::new(String::with_capacity(64 * 1024));
     let file = File::open(path).map_err(failed)?;
     file.take(BYTES_MAX + 1).read_to_string(&mut text).map_err(failed)?;

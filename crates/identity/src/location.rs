@@ -9,6 +9,9 @@ use crate::bundle::{ClientBundle, ServerBundle};
 use crate::error::Error;
 use crate::file;
 
+/// What messages call a file of an identity.
+const IDENTITY: &str = "identity file";
+
 /// The files of an identity.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum IdentityLocation {
@@ -66,7 +69,7 @@ impl IdentityLocation {
                 let [certificate, key, ca] = read_separate(&files)?;
                 ClientBundle::from_separate(&certificate, &key, &ca)
             }
-            None => ClientBundle::parse(&file::read(self.path())?),
+            None => ClientBundle::parse(&file::read_as(IDENTITY, self.path())?),
         };
         bundle.map_err(|error| error.in_file(self.path()))
     }
@@ -78,7 +81,7 @@ impl IdentityLocation {
                 let [certificate, key, ca] = read_separate(&files)?;
                 ServerBundle::from_separate(&certificate, &key, &ca)
             }
-            None => ServerBundle::parse(&file::read(self.path())?),
+            None => ServerBundle::parse(&file::read_as(IDENTITY, self.path())?),
         };
         bundle.map_err(|error| error.in_file(self.path()))
     }
@@ -92,5 +95,6 @@ impl IdentityLocation {
 }
 
 fn read_separate(files: &SeparateFiles) -> Result<[zeroize::Zeroizing<String>; 3], Error> {
-    Ok([file::read(&files.certificate)?, file::read(&files.key)?, file::read(&files.ca)?])
+    let read = |path: &Path| file::read_as(IDENTITY, path);
+    Ok([read(&files.certificate)?, read(&files.key)?, read(&files.ca)?])
 }

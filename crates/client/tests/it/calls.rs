@@ -120,6 +120,8 @@ async fn operators(client: &Client) {
     client.set_quota(&quota).await.expect("an operator");
     let quotas = client.quotas(None).await.expect("an operator").quotas;
     assert!(quotas.iter().any(|quota| quota.max_leases == Some(7)), "{quotas:?}");
+    let refused = client.hand_over(None).await.expect_err("the store has one server");
+    assert_eq!(refused.code(), Some(api::Code::InvalidState));
     let refused = client.reload().await.expect_err("only over a Unix socket");
     assert_eq!(refused.kind(), Kind::Denied);
 }

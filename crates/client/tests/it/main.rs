@@ -6,6 +6,7 @@ mod common;
 mod documents;
 mod fencing;
 mod leases;
+mod memory;
 mod mtls;
 mod scripted;
 mod waiting;
