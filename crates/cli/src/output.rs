@@ -19,7 +19,7 @@ use crate::untrusted::{escape, escape_lines};
 /// Format of the output.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Output {
-    /// Human-readable text; `acquire` prints exports for the shell.
+    /// Human-readable text; of `lockd client acquire`, exports for the shell.
     Text,
     /// One JSON object; a failure too, with its `exit_code`.
     Json,

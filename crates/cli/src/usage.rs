@@ -1,8 +1,10 @@
 //! Tips for invalid command lines, beside the ones that the parser has.
 
+use std::borrow::Cow;
 use std::ffi::OsString;
 use std::process::ExitCode;
 
+use clap::ValueEnum;
 use clap::builder::StyledStr;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{Arg, Command, Error};
@@ -13,14 +15,14 @@ use crate::output::{FailureStream, Output, report};
 use crate::untrusted::escape;
 
 /// Adds to a refused command line: the variable that an invalid value came from, a command of another level with a similar
-/// name, the `--` that is missing before a command to run; and corrects the usage line.
+/// name, the `--` that is missing before a command to run, the option that was meant; and corrects the usage line.
 pub fn with_tips(mut error: Error, command: Command, words: &[OsString]) -> Error {
     let mut command = command;
     command.build();
     let tip = match error.kind() {
         ErrorKind::ValueValidation | ErrorKind::InvalidValue => variable_tip(&error, &command, words),
         ErrorKind::InvalidSubcommand => similar_command_tip(&error, &command),
-        ErrorKind::UnknownArgument => command_to_run_tip(&error, words),
+        ErrorKind::UnknownArgument => unknown_argument_tip(&error, &mut command, words),
         _ => None,
     };
     if let Some(tip) = tip {
@@ -86,7 +88,7 @@ fn find_arg<'a>(command: &'a Command, long: &str) -> Option<&'a Arg> {
 }
 
 /// Words of other programs, and the command that does it here.
-const SYNONYMS: [(&str, &str); 8] = [
+const SYNONYMS: [(&str, &str); 15] = [
     ("lock", "lockd run"),
     ("exec", "lockd run"),
     ("unlock", "lockd client release"),
@@ -95,6 +97,13 @@ const SYNONYMS: [(&str, &str); 8] = [
     ("status", "lockd client why"),
     ("server", "lockd serve"),
     ("start", "lockd serve"),
+    ("lock", "lockc acquire"),
+    ("unlock", "lockc release"),
+    ("unlock", "jvs lock release"),
+    ("prune", "jvs gc"),
+    ("commit", "jvs snapshot"),
+    ("checkout", "jvs restore"),
+    ("log", "jvs history"),
 ];
 
 /// For `lockd aquire`, which means `lockd client acquire`. A command of a group with exactly this name is a better tip than
@@ -102,7 +111,8 @@ const SYNONYMS: [(&str, &str); 8] = [
 fn similar_command_tip(error: &Error, command: &Command) -> Option<String> {
     let typed = context(error, ContextKind::InvalidSubcommand)?;
     let similar = similar_commands(command, typed);
-    let synonym = SYNONYMS.iter().find(|(word, _)| *word == typed && command.get_name() == "lockd");
+    let is_own = |path: &str| path.split(' ').next() == Some(command.get_name());
+    let synonym = SYNONYMS.iter().find(|(word, path)| *word == typed && is_own(path));
     let path = match (similar.first(), synonym) {
         (Some((0, path)), _) => path.clone(),
         (_, Some((_, path))) => (*path).to_string(),
@@ -139,9 +149,48 @@ pub fn is_similar(word: &str, name: &str) -> bool {
     edit_distance(word, name) * 3 <= name.len()
 }
 
-/// For `lockd run --key k echo hi`.
-fn command_to_run_tip(error: &Error, words: &[OsString]) -> Option<String> {
+/// Options of one program that have another name in the other.
+const OPTION_SYNONYMS: [(&str, &str); 2] = [("wait", "block"), ("block", "wait")];
+
+fn unknown_argument_tip(error: &Error, command: &mut Command, words: &[OsString]) -> Option<String> {
     let found = context(error, ContextKind::InvalidArg)?;
+    let before: Vec<_> =
+        words.iter().take_while(|word| *word != "--").map(|word| word.to_string_lossy()).collect();
+    let used: &Command = used(command, words);
+    let has = |long: &str| used.get_arguments().any(|arg| arg.get_long() == Some(long));
+    format_tip(found, &before)
+        .filter(|_| has("output"))
+        .or_else(|| equals_sign_tip(found, used, &before))
+        .or_else(|| {
+            let typed = found.strip_prefix("--")?;
+            let (_, name) = OPTION_SYNONYMS.iter().find(|(word, name)| *word == typed && has(name))?;
+            Some(format!("a similar argument exists: '--{name}'"))
+        })
+        .or_else(|| command_to_run_tip(found, words))
+}
+
+/// For `lockd client list -o json`: where there is an `-o`, it is a file.
+fn format_tip(found: &str, words: &[Cow<'_, str>]) -> Option<String> {
+    let at = words.iter().position(|word| word.starts_with("-o")).filter(|_| found == "-o")?;
+    let format = match &words[at][2..] {
+        "" => words.get(at + 1)?.as_ref(),
+        attached => attached.trim_start_matches('='),
+    };
+    Output::from_str(format, false).ok()?;
+    Some(format!("write '--output {format}' for the format, or '> ./{format}' for a file"))
+}
+
+/// For `jvs run --wait 10m`, where the value may be left out.
+fn equals_sign_tip(found: &str, used: &Command, words: &[Cow<'_, str>]) -> Option<String> {
+    let at = words.iter().position(|word| word == found)?;
+    let option = words.get(at.checked_sub(1)?)?;
+    let long = option.strip_prefix("--")?;
+    let arg = used.get_arguments().find(|arg| arg.get_long() == Some(long))?;
+    arg.is_require_equals_set().then(|| format!("put an equals sign before the value: '{option}={found}'"))
+}
+
+/// For `lockd run --key k echo hi`.
+fn command_to_run_tip(found: &str, words: &[OsString]) -> Option<String> {
     let is_run = words.first().is_some_and(|word| word == "run");
     let at = words.iter().position(|word| word == found)?;
     if !is_run || found.starts_with('-') || at == 0 {

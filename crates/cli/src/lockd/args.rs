@@ -16,6 +16,7 @@ use crate::backup::BackupArgs;
 use crate::bucket_flags::BucketFlags;
 use crate::copy::CopyArgs;
 use crate::cost::CostArgs;
+use crate::hand_over::HandOverArgs;
 use crate::health::HealthArgs;
 use crate::local_store::StoreArg;
 use crate::mcp::Mcp;
@@ -134,6 +135,11 @@ pub(crate) enum StoreCommand {
     Probe(Box<ProbeArgs>),
     /// Estimate the requests a month of a store in a bucket, and what they cost.
     Cost(Box<CostArgs>),
+    /// Make a server hand its shards over to another server of the bucket.
+    ///
+    /// Logs a record that names the next owner, and returns when the server no longer owns the shards. Requests wait for the
+    /// next owner, some tens of milliseconds; no request that is retried fails. A server that stops does this by itself.
+    HandOver(Box<HandOverArgs>),
     /// Write the documents of a store as lines of JSON, and its leases as information.
     ///
     /// Read-only: a server may have the store open. The documents are those of one moment, with their versions and etags.

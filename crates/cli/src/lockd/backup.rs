@@ -24,7 +24,7 @@ use crate::notice;
                   2 wrong usage, or the target exists.\n\n\
                   Examples:\n  \
                   lockd backup --to /backup/lockd-$(date +%F)\n  \
-                  lockd backup --store /var/lib/lockd --to /backup/lockd.tar --rate 20MB\n  \
+                  lockd backup --store /var/lib/lockd --to /backup/lockd.tar --rate 5MB\n  \
                   lockd backup --store s3://locks/prod --store-key-file /etc/lockd/store.key --to /backup/lockd.tar\n  \
                   lockd backup verify /backup/lockd.tar\n  \
                   lockd backup drill --store /var/lib/lockd"
@@ -48,8 +48,9 @@ struct SourceArgs {
     /// which is first copied to a temporary directory beside the target; by default the one in the default data directory.
     #[arg(long, value_name = "STORE", value_parser = StoreArg::parse)]
     store: Option<StoreArg>,
-    /// Maximum number of bytes copied and verified per second; `unlimited` for a server that is stopped.
-    #[arg(long, value_name = "SIZE", value_parser = rate, default_value = "20MB")]
+    /// Maximum number of bytes copied and verified per second, within a tenth of the time of one processor and of the disk;
+    /// `unlimited` for a server that is stopped.
+    #[arg(long, value_name = "SIZE", value_parser = rate, default_value = "10MB")]
     rate: u64,
     /// Maximum duration of the copy. Meanwhile the server deletes neither old segments nor replaced documents.
     #[arg(long, value_name = "TIME", value_parser = duration, default_value = "1h")]
@@ -101,9 +102,12 @@ struct DrillArgs {
     output: Output,
 }
 
+/// The rate of a copy that nothing limits.
+const UNLIMITED: u64 = u64::MAX;
+
 fn rate(text: &str) -> Result<u64, String> {
     if text == "unlimited" {
-        return Ok(u64::MAX);
+        return Ok(UNLIMITED);
     }
     lockd_server::settings::parse_size(text)
         .and_then(|rate| if rate == 0 { Err("the minimum is 1".into()) } else { Ok(rate) })
@@ -198,7 +202,7 @@ impl SourceArgs {
     fn options(&self, store: &LocalStore) -> Result<BackupOptions, Failure> {
         let is_local = store.copied.is_none();
         let key = if is_local { self.bucket.key()? } else { None };
-        let rate = is_local.then_some(self.rate);
+        let rate = is_local.then_some(self.rate).filter(|rate| *rate != UNLIMITED);
         Ok(BackupOptions { key, now_unix_ms: now_unix_ms(), rate, timeout: self.timeout })
     }
 

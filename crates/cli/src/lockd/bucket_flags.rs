@@ -28,8 +28,9 @@ fn settings() -> impl Iterator<Item = &'static Setting<Config>> {
 }
 
 impl clap::Args for BucketFlags {
+    /// The flags are added when the command is the one that runs, as those of `serve` are.
     fn augment_args(command: Command) -> Command {
-        command.args(settings().map(|setting| flag(setting).help_heading(HEADING)))
+        command.defer(|command| command.args(settings().map(|setting| flag(setting).help_heading(HEADING))))
     }
 
     fn augment_args_for_update(command: Command) -> Command {

@@ -10,11 +10,12 @@ use serde_json::json;
 
 #[derive(clap::Args)]
 #[command(
-    after_help = "The estimate has the requests of the log, of documents and of maintenance; storage and traffic between regions \
-                  are not in it.\n\n\
+    after_help = "The estimate has the requests of the log, of documents, of maintenance and of the servers' own records; storage \
+                  and traffic between regions are not in it.\n\n\
                   Examples:\n  \
                   lockd store cost --acquires 10\n  \
                   lockd store cost --acquires 200 --renewals 50 --commit-interval 250ms --prices s3\n  \
+                  lockd store cost --acquires 10 --servers 2 --takeover-silence 10s\n  \
                   lockd store cost --renewals 13000 --shards 4 --put-latency 8ms --prices s3-express"
 )]
 pub(crate) struct CostArgs {
@@ -39,6 +40,12 @@ pub(crate) struct CostArgs {
     /// Time that a PUT takes; `lockd store probe` measures it.
     #[arg(long, value_name = "TIME", default_value = "60ms", value_parser = humantime::parse_duration)]
     put_latency: Duration,
+    /// Number of servers of the store, stand-bys included.
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    servers: u32,
+    /// How long an owner is silent before a stand-by takes over, as for `lockd serve`.
+    #[arg(long, value_name = "TIME", default_value = "3s", value_parser = humantime::parse_duration)]
+    takeover_silence: Duration,
     /// Price list: s3, s3-express, gcs or azure.
     #[arg(long, value_name = "NAME", default_value = "s3", value_parser = parse_prices)]
     prices: &'static Prices,
@@ -64,6 +71,8 @@ pub(crate) fn run(args: &CostArgs) -> CommandResult {
         shards: args.shards,
         commit_interval: args.commit_interval,
         put_latency: args.put_latency,
+        servers: args.servers,
+        takeover_silence: args.takeover_silence,
         ..Load::default()
     };
     let estimate = estimate(&load, args.prices).map_err(|what| Failure::new(2, what))?;

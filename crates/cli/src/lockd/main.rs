@@ -13,6 +13,7 @@ mod copy;
 mod cost;
 mod cut;
 mod dump;
+mod hand_over;
 mod health;
 mod audit_line;
 mod local_store;
@@ -76,6 +77,7 @@ fn main() -> ExitCode {
         LockdCommand::Store { command: StoreCommand::Copy(args) } => copy::run(args).map(|()| 0),
         LockdCommand::Store { command: StoreCommand::Probe(args) } => probe::run(args).map(|()| 0),
         LockdCommand::Store { command: StoreCommand::Cost(args) } => cost::run(args).map(|()| 0),
+        LockdCommand::Store { command: StoreCommand::HandOver(args) } => hand_over::run(args).map(|()| 0),
         LockdCommand::Store { command: StoreCommand::Export(args) } => transfer::export(args).map(|()| 0),
         LockdCommand::Store { command: StoreCommand::Import(args) } => transfer::import(args).map(|()| 0),
         LockdCommand::Store { command: StoreCommand::Cut(cut) } => cut::cut(cut).map(|()| 0),

@@ -19,7 +19,7 @@ pub(crate) struct ProbeArgs {
     /// Bucket and prefix: `s3://bucket/prefix`, `gs://bucket/prefix` or `az://container/prefix`.
     #[arg(value_name = "URL", value_parser = parse_url)]
     url: BucketUrl,
-    /// Run the few checks of a server's start only.
+    /// Run only the checks that a server repeats at each start with an existing store.
     #[arg(long)]
     short: bool,
     /// Format of the output.

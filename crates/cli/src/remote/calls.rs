@@ -3,7 +3,7 @@
 //! A test compares the table with a running server: a new call without a command fails it.
 
 /// The id of an operation, and the command that sends it.
-pub const COMMANDS: [(&str, &str); 43] = [
+pub const COMMANDS: [(&str, &str); 44] = [
     ("healthz", "health"),
     ("readyz", "health"),
     ("metrics", "client metrics"),
@@ -46,5 +46,6 @@ pub const COMMANDS: [(&str, &str); 43] = [
     ("heartbeat", "client heartbeat"),
     ("release_all", "client release-all"),
     ("reconcile", "client reconcile"),
+    ("hand_over", "store hand-over"),
     ("reload", "reload"),
 ];

@@ -33,7 +33,16 @@ pub(crate) struct LeaseArg {
 )]
 pub(crate) struct ResourceArg {
     /// Resource as KIND:name.
+    #[arg(value_parser = resource_name)]
     pub(super) resource: String,
+}
+
+/// Checks that a kind is named. The server checks the rest.
+fn resource_name(text: &str) -> Result<String, String> {
+    match text.split_once(':') {
+        Some((kind, name)) if !kind.is_empty() && !name.is_empty() => Ok(text.to_string()),
+        _ => Err(format!("write KIND:name; a key is KEY:name, as in KEY:{text}")),
+    }
 }
 
 /// A key as the output shows it. The JSON form is stable: fields are added, never renamed.

@@ -289,7 +289,7 @@ impl AgentSession {
                 let document = document.map_err(|failure| messages::invalid(&failure.message))?;
                 Ok((document, args.if_version.or(Some(read.version))))
             }
-            _ => Err(messages::invalid("pass either document or edits, not both")),
+            _ => Err(messages::invalid("pass either document or edits: one of them, and not both")),
         }
     }
 
@@ -323,7 +323,28 @@ async fn release_on_exit((lease, _slot): (Lease, LeaseSlot)) {
 }
 
 fn read<T: DeserializeOwned>(arguments: JsonObject) -> Result<T, String> {
-    serde_json::from_value(arguments.into()).map_err(|error| messages::invalid(&error.to_string()))
+    let arguments = Value::Object(arguments);
+    T::deserialize(&arguments).map_err(|error| {
+        let what = error.to_string();
+        match invalid_field::<T>(&arguments, &what) {
+            Some(field) => messages::invalid(&format!("{field}: {what}")),
+            None => messages::invalid(&what),
+        }
+    })
+}
+
+/// The field whose value is refused: the one without which the refusal is another. Refusals of names have the name in them.
+fn invalid_field<'a, T: DeserializeOwned>(arguments: &'a Value, what: &str) -> Option<&'a str> {
+    let arguments = arguments.as_object()?;
+    let is_refused_for = |field: &&String| {
+        let mut others = arguments.clone();
+        others.remove(field.as_str());
+        serde_json::from_value::<T>(others.into()).err().is_none_or(|error| error.to_string() != what)
+    };
+    if what.starts_with("unknown field") {
+        return None;
+    }
+    arguments.keys().find(is_refused_for).map(String::as_str)
 }
 
 fn fits(bytes: usize) -> Result<(), String> {

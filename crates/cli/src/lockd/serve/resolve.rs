@@ -174,13 +174,13 @@ fn shown(value: settings::ShownValue) -> Value {
 
 #[cfg(test)]
 mod tests {
-    use clap::{Args as _, Command};
+    use clap::Command;
 
     use super::super::settings::Serve;
     use super::*;
 
     fn resolved(arguments: &[&str]) -> Result<Resolved, String> {
-        let command = Serve::augment_args(Command::new("lockd"));
+        let command = Serve::add_flags(Command::new("lockd"));
         let arguments = ["lockd"].iter().chain(arguments);
         resolve(&command.try_get_matches_from(arguments).expect("flags that are there"))
     }
@@ -197,7 +197,7 @@ mod tests {
         let usual =
             resolved(&["--data-dir", "/tmp/x", "--unix", "/tmp/s", "--log-level", "debug"]).expect("sound");
         let listed = usual.listed();
-        let command = Serve::augment_args(Command::new("lockd"));
+        let command = Serve::add_flags(Command::new("lockd"));
         let flags = command.get_arguments().filter_map(clap::Arg::get_long).filter(|name| *name != FILE);
         let shown: Vec<&str> = listed.iter().map(|(name, _, _)| *name).collect();
         assert_eq!(flags.collect::<Vec<_>>(), shown);
@@ -210,7 +210,7 @@ mod tests {
     fn what_the_help_says_is_the_default_is() {
         // Enough memory for the defaults, on any machine.
         let usual = resolved(&["--data-dir", "/tmp/x", "--memory-max", "8GiB"]).expect("sound");
-        let mut help = Serve::augment_args(Command::new("lockd")).term_width(10_000);
+        let mut help = Serve::add_flags(Command::new("lockd")).term_width(10_000);
         let help = help.render_help().to_string();
         for (name, value, source) in usual.listed() {
             let line = help

@@ -24,11 +24,20 @@ const AFTER_HELP: &str = "Examples:\n  \
 /// The flags of `serve` and `config`. Values are taken from the matches by [`super::resolve()`].
 pub(crate) struct Serve;
 
-impl clap::Args for Serve {
-    fn augment_args(command: Command) -> Command {
+impl Serve {
+    /// Adds the flags to a command.
+    pub(super) fn add_flags(command: Command) -> Command {
         let file = Arg::new(FILE).long(FILE).env("LOCKD_CONFIG").value_name("FILE");
         let file = file.value_parser(value_parser!(PathBuf)).help("File to read settings from");
-        command.arg(file).args(Config::SETTINGS.iter().map(flag)).after_help(AFTER_HELP)
+        command.arg(file).args(Config::SETTINGS.iter().map(flag))
+    }
+}
+
+impl clap::Args for Serve {
+    /// The flags are added when the command is the one that runs: to make them takes the default of every setting, and a
+    /// megabyte of pages of the server's code that count as memory of `lockd client`.
+    fn augment_args(command: Command) -> Command {
+        command.defer(Serve::add_flags).after_help(AFTER_HELP)
     }
 
     fn augment_args_for_update(command: Command) -> Command {

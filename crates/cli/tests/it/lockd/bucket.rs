@@ -188,7 +188,7 @@ fn a_bucket_that_fails_loses_and_delays_requests_fails_none_of_lockds() {
 #[test]
 fn a_server_without_its_bucket_is_not_ready_and_answers_when_it_is_back() {
     let (objects, dir) = (object_server(0), tempfile::tempdir().expect("a directory"));
-    let server = serve(&objects, dir.path(), &[]);
+    let mut server = serve(&objects, dir.path(), &[]);
     assert!(is_ready(&server.address));
     objects.refuse_connections();
     let address = server.address.clone();
@@ -198,10 +198,14 @@ fn a_server_without_its_bucket_is_not_ready_and_answers_when_it_is_back() {
     until("it is not ready", || !is_ready(&server.address));
     let (_, body) = request(&server.address, "GET /readyz", "", "").expect("a response");
     assert!(body.contains("append the same bytes again"), "{body}");
+    // Operators who read only the log learn it too.
+    let line = server.log.wait_for("not ready");
+    assert!(line.contains("WARN") && line.contains("reason="), "{line}");
     objects.accept_connections().expect("the port is free");
     let (status, lease) = acquire.join().expect("no panic").expect("a response");
     assert_eq!((status, lease["key"].as_str()), (200, Some("orders")));
     until("it is ready", || is_ready(&server.address));
+    server.log.wait_for("ready again");
 }
 
 #[test]
@@ -213,6 +217,8 @@ fn long_documents_are_uploaded_in_parts_and_requests_are_counted_by_operation() 
     let id = lease["lease_id"].as_str().expect("a credential");
     let body = format!("{{\"text\":\"{}\"}}", "x".repeat(11 << 20));
     let headers = format!("x-lease-id: {id}\r\n");
+    // Without those of the probe.
+    objects.reset_counts();
     let (status, _) =
         request(&server.address, "POST /v1/update_state?key=big", &headers, &body).expect("a response");
     assert_eq!(status, 200);
@@ -232,7 +238,7 @@ fn what_is_wrong_with_a_bucket_is_said_with_what_to_do() {
     let (objects, dir) = (object_server(0), tempfile::tempdir().expect("a directory"));
     let (endpoint, data) = (objects.endpoint(), dir.path().join("data"));
     let key = dir.path().join("store.key");
-    let serve = |store: &str, flags: &[&str]| {
+    let serve_in = |data: &Path, store: &str, flags: &[&str]| {
         let mut args = vec!["serve", "--mtls=false", "--listen", "127.0.0.1:0", "--store", store];
         let data = data.to_str().expect("text");
         args.extend(["--data-dir", data, "--s3-region", "us-east-1", "--s3-credential-process", CREDENTIALS]);
@@ -240,6 +246,7 @@ fn what_is_wrong_with_a_bucket_is_said_with_what_to_do() {
         let ran = lockd(&args);
         (ran.code, ran.stderr)
     };
+    let serve = |store: &str, flags: &[&str]| serve_in(&data, store, flags);
     let key_flag = key.to_str().expect("text");
     for (store, flags, expected) in [
         ("s3://none/x", vec!["--s3-endpoint", &endpoint], "there is no such bucket; create it"),
@@ -252,11 +259,15 @@ fn what_is_wrong_with_a_bucket_is_said_with_what_to_do() {
         ),
         ("s3://locks//x", vec![], "not a store URL"),
         ("s3://locks/x", vec!["--s3-kms-key-id", "k"], "--s3-sse aws:kms"),
-        ("s3://locks/x", vec!["--memory-max", "64MiB"], "--s3-max-part-size"),
+        ("s3://locks/x", vec!["--memory-max", "64MiB"], "the upload of one long document"),
+        ("s3://locks--use1-az4--x-s3/x", vec![], "directory buckets"),
     ] {
         let (code, stderr) = serve(store, &flags);
         assert!(code != 0 && stderr.contains(expected), "{store} {flags:?}: {code} {stderr}");
     }
+    let too_little = ["--s3-endpoint", &endpoint, "--memory-max", "96MiB"];
+    let (code, stderr) = serve_in(Path::new("/proc/none"), "s3://locks/x", &too_little);
+    assert!(code != 0 && stderr.contains("make the data directory writable"), "{code} {stderr}");
     objects.add_fault(Fault::denied());
     let (_, stderr) = serve("s3://locks/x", &["--s3-endpoint", &endpoint]);
     assert!(stderr.contains("denies access") && stderr.contains("s3:ListBucket"), "{stderr}");

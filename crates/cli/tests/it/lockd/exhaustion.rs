@@ -6,6 +6,7 @@
 
 mod fairness;
 mod http2;
+mod round;
 mod without_rights;
 
 use std::io::Write;
@@ -13,7 +14,7 @@ use std::path::PathBuf;
 use std::process::Command;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread::Scope;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use serde_json::{Value, json};
 
@@ -105,7 +106,7 @@ fn is_compared() -> bool {
 /// How long each round of an attack lasts.
 fn duration() -> Duration {
     let attack = Duration::from_secs(if is_long() { 10 } else { 2 });
-    if is_compared() { attack / fairness::ROUNDS } else { attack }
+    if is_compared() { attack / u32::try_from(fairness::ROUNDS).expect("a few") } else { attack }
 }
 
 /// A bundle of 128 names of 500 bytes in the attacker's namespace.
@@ -119,31 +120,6 @@ fn key(name: &str) -> Value {
     json!({"namespace": "attacker", "key": name, "ttl_seconds": 300})
 }
 
-/// Acquires and releases as the victim until the attack is over, some of the time with an idempotency key. Returns the
-/// latencies.
-fn victim(mut connection: Connection, stop: &AtomicBool) -> Vec<Duration> {
-    let mut took = Vec::new();
-    while !stop.load(Ordering::Acquire) || took.len() < 20 {
-        let begun = now();
-        let body = r#"{"namespace":"victim","key":"k","ttl_seconds":60}"#;
-        let header = format!("x-idempotency-key: victim-{}\r\n", took.len());
-        let header = if took.len().is_multiple_of(50) { header.as_str() } else { "" };
-        let (status, reply) = connection.send("POST", "/v1/acquire", header, body).expect("a response");
-        assert_eq!(status, 200, "the victim was refused: {reply}");
-        let lease: Value = serde_json::from_str(&reply).expect("JSON");
-        let body = json!({"lease_id": lease["lease_id"]}).to_string();
-        let (status, reply) = connection.ask("POST", "/v1/release", &body).expect("a response");
-        assert_eq!(status, 200, "the victim was refused: {reply}");
-        took.push(begun.elapsed());
-    }
-    took
-}
-
-#[expect(clippy::disallowed_methods, reason = "latency is printed")]
-fn now() -> Instant {
-    Instant::now()
-}
-
 type Spawn =
     for<'scope, 'env> fn(&'scope Scope<'scope, 'env>, &'env Arena, &'env AtomicBool, &'env AtomicUsize);
 
@@ -152,46 +128,13 @@ fn withstands(name: &str, spawn: Spawn) {
     if is_compared() {
         fairness::assert_fair(name, spawn);
     } else {
-        attack(name, false, spawn);
+        round::attack(name, false, spawn);
     }
 }
 
 /// Writes a line that the test runner does not capture: the figures belong into the log of every run.
 fn report(line: &str) {
     let _ = std::io::stderr().write_all(format!("{line}\n").as_bytes());
-}
-
-fn percentile(took: &mut [Duration], percent: usize) -> Duration {
-    took.sort_unstable();
-    took[(took.len() - 1) * percent / 100]
-}
-
-/// Runs a round of an attack beside the victim, and returns the victim's latencies. `spawn` starts the attack's threads,
-/// which end when the flag is set, and count what the server refused.
-fn attack(name: &str, is_control: bool, spawn: Spawn) -> Vec<Duration> {
-    let arena = Arena::start(is_control);
-    let (stop, refused) = (AtomicBool::new(false), AtomicUsize::new(0));
-    // Before the attack: both are on one address, and share its limit of handshakes.
-    let mut connection = arena.server.connect(&arena.victim);
-    connection.ask("GET", "/healthz", "").expect("a response");
-    let mut took = std::thread::scope(|scope| {
-        spawn(scope, &arena, &stop, &refused);
-        let victim = scope.spawn(|| victim(connection, &stop));
-        std::thread::park_timeout(duration());
-        stop.store(true, Ordering::Release);
-        victim.join().expect("every request of the victim succeeds")
-    });
-    let (p50, p99) = (percentile(&mut took, 50), percentile(&mut took, 99));
-    let resident = arena.peak_resident_kib();
-    report(&format!(
-        "{name}{}: victim p50 {p50:.1?} p99 {p99:.1?} of {} requests; {} refused; peak resident {} MiB",
-        if is_control { " (control)" } else { "" },
-        took.len(),
-        refused.load(Ordering::Relaxed),
-        resident >> 10
-    ));
-    assert!(resident < RESIDENT_MAX_KIB, "{name}: {resident} KiB");
-    took
 }
 
 fn note(refused: &AtomicUsize, response: Option<(u16, String)>) {

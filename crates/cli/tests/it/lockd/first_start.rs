@@ -5,6 +5,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::process::Command;
 
 use crate::lockd::serve::Running;
+use crate::lockd::support::lockd;
 
 /// The CA's key stayed beside the server, readable by it: an attacker in the server process could issue operators, and
 /// one warning at the first start was all that said so.
@@ -101,6 +102,30 @@ fn a_missing_server_file_is_not_replaced_by_a_second_ca() {
         200,
         "the clients are still trusted"
     );
+}
+
+/// The CA was moved away, as the log advises, and `server.pem` was lost: the message was "the file exists", about the
+/// client's file, with the advice to use --force, which `serve` does not take.
+#[test]
+fn a_missing_server_file_beside_a_client_is_told_as_that() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let data = dir.path().join("data");
+    drop(Running::start(&data, &[]));
+    fs::remove_file(data.join("server.pem")).expect("lost");
+    fs::rename(data.join("ca"), dir.path().join("lockd-ca")).expect("moved away");
+    let serve = ["serve", "--listen", "127.0.0.1:0", "--data-dir", data.to_str().expect("a path")];
+    let refused = lockd(&serve);
+    assert_eq!(refused.code, 1, "{}", refused.stderr);
+    assert!(!refused.stderr.contains("--force"), "{}", refused.stderr);
+    let advice = refused.stderr.split('`').nth(1).unwrap_or_else(|| panic!("{}", refused.stderr));
+    let ca = dir.path().join("lockd-ca/ca.pem");
+    let words = advice.split(' ').skip(1);
+    let words = words.map(|word| if word == "CA" { ca.to_str().expect("a path") } else { word });
+    let made = lockd(&words.collect::<Vec<_>>());
+    assert_eq!(made.code, 0, "{advice}: {}", made.stderr);
+    let server = Running::start(&data, &[]);
+    let mut connection = server.connect(&data.join("client.pem"));
+    assert_eq!(connection.ask("GET", "/v1/leases", "").expect("a response").0, 200);
 }
 
 /// A server with an identity of its own told its user to use `client.pem`, a file that nobody had made. And on a terminal

@@ -5,7 +5,10 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use rcgen::{CertificateParams, ExtendedKeyUsagePurpose as Usage, Issuer, KeyPair, SanType};
+use rcgen::{
+    BasicConstraints, CertificateParams, DnType, ExtendedKeyUsagePurpose as Usage, IsCa, Issuer, KeyPair,
+    KeyUsagePurpose, SanType,
+};
 use rustix::process::Signal;
 
 use crate::lockd::identities::IdentityDir;
@@ -100,19 +103,77 @@ fn settings_for_three_files_belong_together() {
 
 const ID: &str = "spiffe://example.org/ns/prod/sa/importer";
 
+/// A CA in a file, to issue with.
+fn issuer(ca: &Path) -> Issuer<'static, KeyPair> {
+    let ca = pem::parse_many(fs::read(ca).expect("there")).expect("PEM");
+    let key = KeyPair::try_from(ca[1].contents()).expect("the CA's key");
+    Issuer::from_ca_cert_der(&ca[0].contents().into(), key).expect("the CA")
+}
+
 /// Certificate and key of a workload, as SPIRE issues them: for both sides, without a common name.
 fn workload(dir: &IdentityDir) -> [String; 2] {
-    let ca = pem::parse_many(fs::read(dir.path("ca.pem")).expect("there")).expect("PEM");
-    let ca_key = KeyPair::try_from(ca[1].contents()).expect("the CA's key");
-    let issuer = Issuer::from_ca_cert_der(&ca[0].contents().into(), ca_key).expect("the CA");
+    let issuer = issuer(&dir.path("ca.pem"));
     let mut params = CertificateParams::default();
     params.distinguished_name = rcgen::DistinguishedName::new();
     params.extended_key_usages = vec![Usage::ServerAuth, Usage::ClientAuth];
     params.subject_alt_names = vec![SanType::URI(ID.try_into().expect("ASCII"))];
     let key = KeyPair::generate().expect("a key");
     let made = params.signed_by(&key, &issuer).expect("a certificate");
-    let sections = [("CERTIFICATE", made.der().to_vec()), ("PRIVATE KEY", key.serialize_der())];
-    sections.map(|(label, bytes)| pem::encode(&pem::Pem::new(label, bytes)))
+    [section("CERTIFICATE", made.der()), section("PRIVATE KEY", &key.serialize_der())]
+}
+
+fn section(label: &str, bytes: &[u8]) -> String {
+    pem::encode(&pem::Pem::new(label, bytes))
+}
+
+/// A worker's certificate below an intermediate CA of a root, followed by that of the intermediate CA; and its key.
+fn worker_below_an_intermediate(root: &Issuer<'static, KeyPair>) -> [String; 2] {
+    let named = |name: &str| {
+        let mut params = CertificateParams::default();
+        params.distinguished_name = rcgen::DistinguishedName::new();
+        params.distinguished_name.push(DnType::CommonName, name);
+        (params, KeyPair::generate().expect("a key"))
+    };
+    let (mut params, key) = named("intermediate");
+    params.is_ca = IsCa::Ca(BasicConstraints::Constrained(0));
+    params.key_usages = vec![KeyUsagePurpose::KeyCertSign];
+    let intermediate = params.signed_by(&key, root).expect("a certificate");
+    let issuer = Issuer::new(params, key);
+    let (mut params, key) = named("worker-1");
+    params.extended_key_usages = vec![Usage::ClientAuth];
+    let uris = ["lockd:role/worker", "lockd:ns/default:rw"];
+    params.subject_alt_names = uris.map(|uri| SanType::URI(uri.try_into().expect("ASCII"))).to_vec();
+    let leaf = params.signed_by(&key, &issuer).expect("a certificate");
+    let chain = [leaf.der(), intermediate.der()].map(|der| section("CERTIFICATE", der)).concat();
+    [chain, section("PRIVATE KEY", &key.serialize_der())]
+}
+
+/// A certificate below an intermediate CA does not name the root. After the root was removed, its client kept its open
+/// connection, and its lease.
+#[test]
+fn a_removed_root_ends_connections_of_certificates_below_its_intermediate_cas() {
+    let dir = IdentityDir::new();
+    dir.auth("new ca --out other.pem --cn other");
+    dir.auth("trust --in server.pem --add other.pem");
+    let [chain, key] = worker_below_an_intermediate(&issuer(&dir.path("other.pem")));
+    let ca = |name: &str| sections(&fs::read_to_string(dir.path(name)).expect("there")).swap_remove(0);
+    secret(&dir.path("worker"), [&chain, &key, &(ca("ca.pem") + &ca("other.pem"))]);
+    dir.client("client1.pem", "worker-2");
+    let bundle = dir.path("server.pem");
+    let mut server =
+        Running::start(&dir.path("data"), &["--store", "mem://", "--bundle", bundle.to_str().expect("text")]);
+    let (mut below, mut other) =
+        (server.connect(&dir.path("worker")), server.connect(&dir.path("client1.pem")));
+    for connection in [&mut below, &mut other] {
+        assert_eq!(connection.ask("GET", "/v1/leases", "").expect("a response").0, 200);
+    }
+    dir.auth("trust --in server.pem --remove other.pem");
+    let line = server.log.wait_for("reloaded identities");
+    assert!(line.contains("closed=1"), "{line}");
+    let after = below.ask("POST", "/v1/acquire", r#"{"key":"k"}"#);
+    assert!(after.as_ref().is_none_or(|(status, _)| *status == 401), "{after:?}");
+    assert_eq!(server.connect(&dir.path("worker")).ask("GET", "/v1/leases", ""), None, "refused");
+    assert_eq!(other.ask("GET", "/v1/leases", "").expect("a response").0, 200, "others stay connected");
 }
 
 #[test]

@@ -165,6 +165,12 @@ pub(crate) fn as_reader(shell: &mut Command, home: &std::path::Path) {
 }
 
 #[test]
+fn the_commands_of_the_readme_succeed() {
+    require_curl();
+    run("../README.md", 4);
+}
+
+#[test]
 fn the_first_ten_minutes_go_as_the_page_shows() {
     run("guide/start.md", 6);
 }

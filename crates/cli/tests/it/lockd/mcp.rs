@@ -440,6 +440,10 @@ fn invalid_calls_are_refused_with_an_explanation() {
     for (tool, arguments, words) in [
         ("acquire", json!({}), "missing field `key`"),
         ("acquire", json!({"key": "a", "wait": 1}), "unknown field `wait`"),
+        ("acquire", json!({"key": "a", "wait_seconds": "5"}), "REFUSED: wait_seconds: invalid type: string"),
+        ("acquire", json!({"key": 7, "wait_seconds": "5"}), "REFUSED: key: invalid type: integer"),
+        ("release", json!({"handle": "1"}), "REFUSED: handle: invalid type: string"),
+        ("state_update", json!({"key": "a", "edits": "a=1"}), "REFUSED: edits: invalid type: string"),
         ("acquire", json!({"key": ""}), "invalid_key"),
         ("acquire", json!({"key": "a", "ttl_seconds": 0}), "invalid_ttl"),
         ("release", json!({"handle": 9}), "has no lease with handle=9.\nIt holds no lease."),

@@ -174,9 +174,20 @@ fn an_invalid_command_line_is_refused_with_a_tip() {
         ("rn --key k", "tip: a similar command exists: 'lockd run'"),
         ("lock orders", "tip: a similar command exists: 'lockd run'"),
         ("run --key k echo hi", "tip: put -- before the command to run: '-- echo hi'"),
+        ("run --key k --wait 10m -- true", "tip: a similar argument exists: '--block'"),
+        ("client list -o json", "write '--output json' for the format, or '> ./json' for a file"),
+        ("auth list -oyaml", "write '--output yaml' for the format, or '> ./yaml' for a file"),
+        ("run -o json --key k -- true", "write '--output json' for the format, or '> ./json' for a file"),
         ("client acquire", "Usage: lockd client acquire [OPTIONS] [KEY]"),
         ("client get k -o json", "write --output json for the format, or -o ./json for the file"),
         ("serve --config nosuch.toml", "the settings file cannot be read: No such file"),
+        ("client list --identity nosuch.pem", "the identity file cannot be read: No such file"),
+        (
+            "client list --identity nosuch.pem --denylist-path none.txt",
+            "the denylist cannot be read: No such file",
+        ),
+        ("client history orders", "write KIND:name; a key is KEY:name, as in KEY:orders"),
+        ("client resource orders", "write KIND:name; a key is KEY:name, as in KEY:orders"),
     ] {
         let ran = lockd(&words.split(' ').collect::<Vec<_>>());
         assert_eq!(ran.code, 2, "{words}");
@@ -237,6 +248,57 @@ fn a_start_without_disk_space_says_how_much_is_needed() {
     assert!(last.contains("bytes=4194304") && last.contains("store/log/0 shard=0"), "{last}");
     assert!(!ran.stderr.contains("serving"), "{}", ran.stderr);
     drop(Running::start(&data, &["--mtls=false"]));
+}
+
+/// The message was the text of the operating system and a path.
+#[test]
+fn a_data_directory_that_cannot_be_used_is_told_with_what_helps() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let file = dir.path().join("data");
+    std::fs::write(&file, "").expect("written");
+    let path = file.to_str().expect("a path");
+    let serve = |data: &str| lockd(&["serve", "--mtls=false", "--listen", "127.0.0.1:0", "--data-dir", data]);
+    let ran = serve(path);
+    assert_eq!(ran.code, 1, "{}", ran.stderr);
+    assert!(
+        ran.stderr.contains("a file is where the server needs a directory; name another one"),
+        "{}",
+        ran.stderr
+    );
+    assert!(ran.stderr.contains(&format!("path={path}")), "{}", ran.stderr);
+    // Not even root may create a directory here.
+    let ran = serve("/proc/self/lockd");
+    assert_eq!(ran.code, 1, "{}", ran.stderr);
+    assert!(ran.stderr.contains("a file or directory of the server cannot be"), "{}", ran.stderr);
+}
+
+/// A log directory of another user was "Permission denied", without a path and without advice.
+#[test]
+fn files_of_another_user_are_told_with_path_and_user() {
+    if !rustix::process::getuid().is_root() {
+        println!("skipped: only root can become another user");
+        return;
+    }
+    let dir = tempfile::tempdir().expect("a directory");
+    let data = dir.path().join("data");
+    drop(Running::start(&data, &["--mtls=false"]));
+    let owned = Command::new("chown").args(["-R", "65534"]).arg(dir.path()).status().expect("chown");
+    assert!(owned.success());
+    let program = assert_cmd::cargo::cargo_bin!("lockd").display();
+    let log = data.join("store/log/0");
+    for (mode, what) in [("0", "opening the log directory"), ("500", "removing a file")] {
+        let script = format!(
+            "chmod {mode} '{}'; export XDG_CONFIG_HOME=/nowhere; exec 9< '{program}'; exec setpriv --reuid=65534 --clear-groups /proc/self/fd/9 serve \
+             --mtls=false --listen 127.0.0.1:0 --data-dir '{}'",
+            log.display(),
+            data.display()
+        );
+        let ran = sh("127.0.0.1:1", &script);
+        let last = ran.stderr.lines().last().expect("a message");
+        assert_eq!(ran.code, 1, "{}", ran.stderr);
+        assert!(last.contains(what) && last.contains(log.to_str().expect("a path")), "{last}");
+        assert!(last.contains("run this as the user that owns the store"), "{last}");
+    }
 }
 
 /// `lockd store dump --store /var/lib/lockd`, the example of the help, failed with the layout of the documentation.

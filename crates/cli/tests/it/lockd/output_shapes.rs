@@ -110,7 +110,8 @@ anybody may know, `holder` the identity that the server knows, and `owner` the t
 
 `get` and `edit` print a document, `openapi` the description of the API, `lockd config` its settings by name, and
 `lockd store dump` [records](formats.md#reading-a-log). `lockd auth` describes identity files, and `lockd store check` has
-[its own section](formats.md#reading-a-log).
+[its own section](formats.md#reading-a-log). `jvs` puts results and failures of all its commands into
+[one envelope](../guide/worktrees.md#json).
 ";
 
 const FAILURES: &str = "

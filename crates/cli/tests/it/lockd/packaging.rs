@@ -98,8 +98,10 @@ fn the_image_has_this_version_and_its_commands_are_valid() {
 
 #[test]
 fn the_manifests_have_this_version_and_their_commands_are_valid() {
-    for manifest in ["lockd.yaml", "lockd-bucket.yaml"] {
-        check_manifest(&read(&format!("packaging/kubernetes/{manifest}")));
+    for (manifest, servers) in [("lockd.yaml", "1"), ("lockd-bucket.yaml", "3")] {
+        let manifest = read(&format!("packaging/kubernetes/{manifest}"));
+        check_manifest(&manifest);
+        assert_eq!(line(&manifest, "replicas: "), servers);
     }
 }
 

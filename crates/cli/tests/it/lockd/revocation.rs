@@ -263,6 +263,37 @@ fn a_swapped_directory_behind_a_symbolic_link_is_noticed() {
     rest(&mut connection);
 }
 
+/// The manifest for Kubernetes mounts the identity file from a Secret: behind two links, read-only, readable by the group.
+/// The kubelet replaces the directory between them.
+#[test]
+fn the_secret_of_the_manifest_is_taken_over_when_the_kubelet_replaces_it() {
+    use std::os::unix::fs::PermissionsExt;
+    let dir = tempfile::tempdir().expect("a directory");
+    let path = |name: &str| dir.path().join(name);
+    let (made, client, mount) = (path("server.pem"), path("client1.pem"), path("identity"));
+    auth(&["new", "server", "--out", text(&made), "--cn", "lockd", "--hosts", "lockd,localhost"]);
+    auth(&["new", "client", "--server-in", text(&made), "--out", text(&client), "--cn", "worker-1"]);
+    let publish = |version: &str| {
+        let version_dir = mount.join(version);
+        std::fs::create_dir_all(&version_dir).expect("made");
+        let file = version_dir.join("server.pem");
+        std::fs::copy(&made, &file).expect("copied");
+        std::fs::set_permissions(&file, PermissionsExt::from_mode(0o440)).expect("its owner");
+        symlink(version, mount.join("..data_tmp")).expect("made");
+        std::fs::rename(mount.join("..data_tmp"), mount.join("..data")).expect("swapped");
+    };
+    publish("..2026_01");
+    symlink("..data/server.pem", mount.join("server.pem")).expect("made");
+    let mut server = Running::start(&path("data"), &["--bundle", text(&mount.join("server.pem"))]);
+    let mut connection = server.connect(&client);
+    assert_eq!(connection.ask("GET", "/v1/leases", "").expect("a response").0, 200);
+    auth(&["revoke", "client", "--server-in", text(&made), &serial(&client)]);
+    publish("..2026_02");
+    let line = server.log.wait_for("reloaded identities");
+    assert!(line.contains("revoked=1") && line.contains("closed=1"), "{line}");
+    rest(&mut connection);
+}
+
 /// An emptied denylist un-revoked every client.
 #[test]
 fn a_denylist_that_lost_serials_is_refused_once_and_changes_nothing() {

@@ -635,7 +635,8 @@ fn a_restart_in_another_time_namespace_ends_no_lease() {
         // `unshare` ends before the server that it started.
         let lock = std::fs::File::open(data.join("store/lock")).expect("a store");
         until("the store is unlocked", || lock.try_lock().is_ok());
-        drop(lock);
+        // Not only closed: a process that another test is starting may have inherited the descriptor.
+        lock.unlock().expect("locked here");
         let mut command = Command::new("unshare");
         command.args(["--time", "--boottime", offset, "--fork", "--kill-child"]);
         let probe = Command::new("unshare").args(["--time", "--boottime", offset, "true"]).status();

@@ -3,6 +3,7 @@
 use std::io::Read;
 use std::process::{Command, Stdio};
 
+use crate::lockd::support::lockd;
 use crate::running::{Running, until};
 
 /// `lockd serve --history-window 60d` passed every check, opened the store and then panicked in the kernel, whose spans end at
@@ -94,4 +95,13 @@ fn a_value_that_cannot_be_served_is_refused_with_its_setting() {
         assert!(!stderr.contains("panicked"), "{flag} {value}: {stderr}");
     }
     assert_eq!(std::fs::read_to_string(file).expect("still there"), "not a directory, not PEM");
+}
+
+/// The flags of `serve` are made for the command that runs; with them `config` had got the examples of `serve`.
+#[test]
+fn the_help_of_config_has_its_own_examples_and_the_flags_of_serve() {
+    let (config, serve) = (lockd(&["config", "--help"]).stdout, lockd(&["serve", "--help"]).stdout);
+    assert!(config.contains("lockd config --store mem:// > lockd.toml"), "{config}");
+    assert!(!config.contains("SIGTERM stops the server") && serve.contains("SIGTERM stops the server"));
+    assert!(config.contains("--max-ttl <TIME>") && serve.contains("--max-ttl <TIME>"));
 }

@@ -248,3 +248,27 @@ fn requests_that_are_reset() {
         }
     });
 }
+
+/// A connection that sends a hundred requests at once had a hundred turns for each one of a client that waits for its
+/// response.
+#[test]
+fn requests_that_are_sent_ahead() {
+    withstands("requests that are sent ahead", |scope, arena, stop, refused| {
+        const COUNT: usize = 100;
+        for _ in 0..8 {
+            scope.spawn(move || {
+                let mut connection = connect_to(arena.target(), &tls_config(&arena.none));
+                let request = "POST /v1/release HTTP/1.1\r\nhost: lockd\r\ncontent-length: 2\r\n\r\n{}";
+                let requests = request.repeat(COUNT);
+                while !stop.load(Ordering::Acquire) {
+                    if connection.write(requests.as_bytes()).is_none() {
+                        return;
+                    }
+                    for _ in 0..COUNT {
+                        note(refused, connection.response_within(std::time::Duration::from_secs(60)));
+                    }
+                }
+            });
+        }
+    });
+}
