@@ -286,7 +286,10 @@ fn files_of_another_user_are_told_with_path_and_user() {
     assert!(owned.success());
     let program = assert_cmd::cargo::cargo_bin!("lockd").display();
     let log = data.join("store/log/0");
-    for (mode, what) in [("0", "opening the log directory"), ("500", "removing a file")] {
+    // In a directory that cannot be written to, the first write fails: it removes a spare segment if the server left one, and
+    // else copies the end of the log.
+    let first_writes: &[&str] = &["removing a file", "copying the end of the log"];
+    for (mode, steps) in [("0", &["opening the log directory"][..]), ("500", first_writes)] {
         let script = format!(
             "chmod {mode} '{}'; export XDG_CONFIG_HOME=/nowhere; exec 9< '{program}'; exec setpriv --reuid=65534 --clear-groups /proc/self/fd/9 serve \
              --mtls=false --listen 127.0.0.1:0 --data-dir '{}'",
@@ -296,7 +299,10 @@ fn files_of_another_user_are_told_with_path_and_user() {
         let ran = sh("127.0.0.1:1", &script);
         let last = ran.stderr.lines().last().expect("a message");
         assert_eq!(ran.code, 1, "{}", ran.stderr);
-        assert!(last.contains(what) && last.contains(log.to_str().expect("a path")), "{last}");
+        assert!(
+            steps.iter().any(|step| last.contains(step)) && last.contains(log.to_str().expect("a path")),
+            "{last}"
+        );
         assert!(last.contains("run this as the user that owns the store"), "{last}");
     }
 }
