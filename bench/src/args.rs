@@ -28,6 +28,14 @@ pub enum Command {
         /// Port on loopback.
         port: u16,
     },
+    /// The ceiling of protocols, which the bench starts by itself.
+    #[command(hide = true, name = crate::systems::frames::SUBCOMMAND)]
+    ServeFrames {
+        /// Port on loopback.
+        port: u16,
+        /// Folder of the log.
+        folder: PathBuf,
+    },
 }
 
 /// What to measure.

@@ -49,6 +49,7 @@ fn start(command: Command) -> Result<ExitCode> {
         Command::List => list(),
         Command::Report(arguments) => make_reports(&arguments)?,
         Command::ServeEmpty { port } => runtime()?.block_on(systems::empty::serve(port))?,
+        Command::ServeFrames { port, folder } => systems::frames::serve(port, &folder)?,
         Command::Run(arguments) => {
             raise_file_limit();
             server::adopt_orphans();

@@ -6,6 +6,7 @@ use crate::system::System;
 
 pub mod empty;
 mod etcd;
+pub mod frames;
 mod lockd;
 mod postgres;
 pub mod raw_commit;
@@ -25,6 +26,7 @@ pub fn all() -> Vec<Arc<dyn System>> {
         Arc::new(postgres::Postgres::advisory()),
         Arc::new(zookeeper::Zookeeper),
         Arc::new(empty::Empty),
+        Arc::new(frames::Frames),
         Arc::new(raw_commit::RawCommit),
     ]
 }
