@@ -11,8 +11,8 @@ use std::net::{TcpListener, TcpStream};
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::process::Command;
-use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::sync::Arc;
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -53,7 +53,8 @@ pub fn serve(port: u16, folder: &Path) -> Result<()> {
 fn read_requests(listener: &TcpListener, groups: &SyncSender<Vec<Arc<TcpStream>>>) -> Result<()> {
     let failed = |errno: rustix::io::Errno| Error::failed(errno);
     let poll = epoll::create(epoll::CreateFlags::CLOEXEC).map_err(failed)?;
-    epoll::add(&poll, listener, epoll::EventData::new_u64(LISTENER), epoll::EventFlags::IN).map_err(failed)?;
+    epoll::add(&poll, listener, epoll::EventData::new_u64(LISTENER), epoll::EventFlags::IN)
+        .map_err(failed)?;
     let mut streams: HashMap<u64, Arc<TcpStream>> = HashMap::new();
     let (mut next, mut events) = (0, Vec::with_capacity(1024));
     loop {
