@@ -20,6 +20,8 @@ mod forwarded_peer;
 mod gather;
 mod event_streams;
 pub(crate) mod forward;
+mod inline_task;
+mod lone_caller;
 mod direct;
 pub mod connection;
 mod observer;

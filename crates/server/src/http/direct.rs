@@ -2,7 +2,7 @@
 //! nearly all requests of a busy server.
 //!
 //! A task reads, recognises a request ([`head`]) and polls its handler once: the command is decided. The thread that makes
-//! its batch durable polls the handler again ([`inline_task`]), and writes the response ([`exchange`]). So a request costs
+//! its batch durable polls the handler again ([`inline_task`](super::inline_task)), and writes the response ([`exchange`]). So a request costs
 //! one read, one write, and no thread is woken but by the socket. The handlers, and everything around them, are those of
 //! all other connections: only the bytes of HTTP/1.1 are read and written here.
 //!
@@ -16,8 +16,6 @@
 
 mod exchange;
 mod head;
-mod inline_task;
-mod lone_caller;
 mod prefixed;
 mod response;
 
@@ -37,13 +35,13 @@ use tokio::time::{Instant, Sleep};
 pub(crate) use self::exchange::Socket;
 use self::exchange::{Exchange, Io};
 use self::head::{BODY_MAX, HEAD_MAX, Head, Recogniser, Unrecognised};
-use self::inline_task::InlineTask;
-pub(crate) use self::lone_caller::LoneCaller;
 pub(crate) use self::prefixed::Prefixed;
 use self::response::ShortResponse;
 use crate::backend::blocking_thread::while_blocking;
 use crate::backend::moment::Clocks;
 use crate::http::connection::ConnectionService;
+use crate::http::inline_task::InlineTask;
+use crate::http::lone_caller::LoneCaller;
 use crate::http::request_set::ReadBudget;
 use crate::present::refusals::Indeterminate;
 

@@ -11,9 +11,9 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::runtime::Handle;
 use tokio::time::Instant;
 
-use super::inline_task::{Completion, Receiver};
 use super::response::{Output, ShortResponse};
 use crate::backend::moment::Clocks;
+use crate::http::inline_task::{Completion, Receiver};
 
 /// A socket, with or without TLS.
 pub(crate) trait Socket: AsyncRead + AsyncWrite + Unpin + Send + 'static {}

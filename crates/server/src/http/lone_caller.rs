@@ -20,7 +20,7 @@ pub(crate) struct LoneCaller {
 
 impl LoneCaller {
     /// Counts a request of this connection. Whether the last requests were all its own.
-    pub(super) fn count(&self, connection: usize) -> bool {
+    pub(crate) fn count(&self, connection: usize) -> bool {
         if self.last.swap(connection, Ordering::Relaxed) != connection {
             self.requests.store(0, Ordering::Relaxed);
             return false;

@@ -31,7 +31,7 @@ const WOKEN: u8 = 3;
 const CANCELLED: u8 = 4;
 
 /// Receives the output of futures.
-pub(super) trait Receiver: Send + Sync + 'static {
+pub(crate) trait Receiver: Send + Sync + 'static {
     /// The output of a future.
     type Output;
 
@@ -44,7 +44,7 @@ pub(super) trait Receiver: Send + Sync + 'static {
 
 /// How a future has ended.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Completion<T> {
+pub(crate) enum Completion<T> {
     Output(T),
     Panicked,
 }
@@ -53,11 +53,11 @@ pub(super) enum Completion<T> {
 type BoxFuture<T> = Pin<Box<dyn Future<Output = T> + Send>>;
 
 /// Runs one future after the other, on the threads that wake them.
-pub(super) struct InlineTask<R: Receiver> {
+pub(crate) struct InlineTask<R: Receiver> {
     state: AtomicU8,
     /// Locked by the thread that has set [`POLLING`], or has found [`WAITING`].
     future: Mutex<Option<BoxFuture<R::Output>>>,
-    pub(super) receiver: R,
+    pub(crate) receiver: R,
 }
 
 /// A task of any type, in the queue of a thread.
@@ -71,12 +71,12 @@ thread_local! {
 }
 
 impl<R: Receiver> InlineTask<R> {
-    pub(super) fn new(receiver: R) -> Arc<InlineTask<R>> {
+    pub(crate) fn new(receiver: R) -> Arc<InlineTask<R>> {
         Arc::new(InlineTask { state: AtomicU8::new(EMPTY), future: Mutex::new(None), receiver })
     }
 
     /// Polls a future for the first time, on this thread. There must not be another.
-    pub(super) fn start(self: &Arc<Self>, future: BoxFuture<R::Output>) {
+    pub(crate) fn start(self: &Arc<Self>, future: BoxFuture<R::Output>) {
         assert_eq!(self.state.load(Ordering::Acquire), EMPTY, "one future at a time");
         *self.lock() = Some(future);
         self.state.store(POLLING, Ordering::Release);
@@ -84,7 +84,7 @@ impl<R: Receiver> InlineTask<R> {
     }
 
     /// Drops the future without its output: at once, or when the thread that polls it is done.
-    pub(super) fn cancel(&self) {
+    pub(crate) fn cancel(&self) {
         let is_waiting = |state| (state == WAITING).then_some(POLLING);
         if self.state.fetch_update(Ordering::AcqRel, Ordering::Acquire, is_waiting).is_ok() {
             return self.discard();
