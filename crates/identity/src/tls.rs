@@ -37,8 +37,10 @@ use crate::serial::Serial;
 use crate::spiffe::SpiffeMap;
 use crate::trust::{Trust, provider};
 
-/// The offered protocols, in order of preference.
-const ALPN: [&[u8]; 2] = [b"h2", b"http/1.1"];
+/// The protocols that a client offers by default, in order of preference.
+const CLIENT_ALPN: [&[u8]; 2] = [b"h2", b"http/1.1"];
+/// The protocols of a server, in order of preference. The first one is the stream protocol, which only the SDK offers.
+const SERVER_ALPN: [&[u8]; 3] = [b"lockd/1", b"h2", b"http/1.1"];
 
 /// TLS for a server. Clones share everything, replacements included.
 #[derive(Clone, Debug)]
@@ -219,7 +221,7 @@ fn server_config(
         .expect("the provider supports the default protocol versions")
         .with_client_cert_verifier(Arc::new(verifier))
         .with_cert_resolver(Arc::<OwnCertificate>::clone(certificate));
-    config.alpn_protocols = alpn();
+    config.alpn_protocols = alpn(&SERVER_ALPN);
     Arc::new(config)
 }
 
@@ -303,7 +305,7 @@ impl ClientTls {
             .dangerous()
             .with_custom_certificate_verifier(verifier)
             .with_client_cert_resolver(Arc::new(OwnCertificate::new(own)));
-        config.alpn_protocols = alpn();
+        config.alpn_protocols = alpn(&CLIENT_ALPN);
         Ok(ClientTls { config: Arc::new(config), certificate: own.certificate().clone() })
     }
 }
@@ -482,6 +484,6 @@ fn refuse_revoked(denylist: &SharedDenylist, serial: Serial) -> Result<(), rustl
     if denylist.contains(serial) { Err(CertificateError::Revoked.into()) } else { Ok(()) }
 }
 
-fn alpn() -> Vec<Vec<u8>> {
-    ALPN.iter().map(|protocol| protocol.to_vec()).collect()
+fn alpn(protocols: &[&[u8]]) -> Vec<Vec<u8>> {
+    protocols.iter().map(|protocol| protocol.to_vec()).collect()
 }

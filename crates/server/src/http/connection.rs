@@ -72,6 +72,7 @@ pub trait RequestBody: http_body::Body<Data = Bytes, Error: Into<BoxError>> + Se
 
 impl<B: http_body::Body<Data = Bytes, Error: Into<BoxError>> + Send + Unpin + 'static> RequestBody for B {}
 
+#[derive(Clone)]
 struct ConnectionContext {
     backend: Arc<Backend>,
     router: Router,
@@ -130,6 +131,12 @@ impl ConnectionService {
             reloader: None,
         };
         ConnectionService::new(backend, peer, setup)
+    }
+
+    /// The same service for a protocol that no browser speaks.
+    pub(crate) fn without_browsers(&self) -> ConnectionService {
+        let context = ConnectionContext { guard: BrowserGuard::unix(), ..ConnectionContext::clone(&self.0) };
+        ConnectionService(Arc::new(context))
     }
 
     /// Handles one request.

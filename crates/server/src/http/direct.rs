@@ -36,13 +36,13 @@ pub(crate) use self::exchange::Socket;
 use self::exchange::{Exchange, Io};
 use self::head::{BODY_MAX, HEAD_MAX, Head, Recogniser, Unrecognised};
 pub(crate) use self::prefixed::Prefixed;
-use self::response::ShortResponse;
 use crate::backend::blocking_thread::while_blocking;
 use crate::backend::moment::Clocks;
 use crate::http::connection::ConnectionService;
 use crate::http::inline_task::InlineTask;
 use crate::http::lone_caller::LoneCaller;
 use crate::http::request_set::ReadBudget;
+use crate::http::short_response::ShortResponse;
 use crate::present::refusals::Indeterminate;
 
 /// What is read at once, in bytes.
@@ -61,6 +61,8 @@ pub(crate) enum End<I> {
     Closed,
     /// The client has sent something else: hyper is to serve it.
     Unrecognised(Prefixed<I>),
+    /// The connection began with the preface of the stream protocol, which is not in the stream any more.
+    Stream(Prefixed<I>),
 }
 
 /// Serves a connection while its requests are recognised.
@@ -77,6 +79,8 @@ pub(crate) struct DirectConnection<I: Socket> {
     timer: Pin<Box<Sleep>>,
     /// Since when the body of a request is incomplete.
     partial_since: Option<Instant>,
+    /// The connection may still begin with the preface of the stream protocol.
+    may_stream: bool,
 }
 
 /// What the reading task does next.
@@ -110,6 +114,7 @@ impl<I: Socket> DirectConnection<I> {
             idle_timeout,
             timer: Box::pin(tokio::time::sleep(idle_timeout)),
             partial_since: None,
+            may_stream: true,
         }
     }
 
@@ -153,6 +158,13 @@ impl<I: Socket> DirectConnection<I> {
     fn next_request(&mut self, io: &mut Io<I>) -> Option<Step<I>> {
         if io.input.is_empty() {
             return None;
+        }
+        if self.may_stream {
+            match frames::parse_preface(&io.input) {
+                Ok(None) => return None,
+                Ok(Some(rest)) => return Some(begin_stream(rest.len(), io)),
+                Err(_) => self.may_stream = false,
+            }
         }
         match self.recogniser.recognise(&io.input) {
             Ok(head) if io.input.len() >= head.length + head.body => {
@@ -237,6 +249,16 @@ fn hand_over<I: Socket>(io: &mut Io<I>) -> Step<I> {
     let input = std::mem::take(&mut io.input);
     match io.stream.take() {
         Some(stream) if !io.is_closing => Step::End(End::Unrecognised(Prefixed::new(input, stream))),
+        _ => Step::End(End::Closed),
+    }
+}
+
+/// Ends behind the preface, with as many bytes as were received after it.
+fn begin_stream<I: Socket>(rest: usize, io: &mut Io<I>) -> Step<I> {
+    let mut input = std::mem::take(&mut io.input);
+    input.drain(..input.len() - rest);
+    match io.stream.take() {
+        Some(stream) if !io.is_closing => Step::End(End::Stream(Prefixed::new(input, stream))),
         _ => Step::End(End::Closed),
     }
 }

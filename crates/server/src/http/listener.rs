@@ -33,6 +33,7 @@ use crate::http::reload::Reloader;
 use crate::http::request_set::{ConnectionTask, ReadBudget, RequestExecutor};
 use crate::http::response_watch::ResponseWatch;
 use crate::http::router::Routes;
+use crate::http::stream::StreamConnection;
 use crate::http::timeouts::{BodyLimits, IdleTimeoutStream};
 use crate::peer::{ConnectionEnd, Peer, PeerConnection};
 use crate::settings::HostNames;
@@ -299,12 +300,17 @@ impl Acceptor {
         if allowed == ConnectionUse::Probes || self.context.only_hyper {
             return self.serve_http(stream, service, reading, stopped, allowed).await;
         }
-        let (callers, turns) = (&self.context.lone_caller, reading.clone());
+        let callers = &self.context.lone_caller;
+        let turns = reading.clone();
         let direct =
             DirectConnection::new(stream, service.clone(), &backend.clocks, callers, turns, head_timeout);
         match until_stopped(direct, &mut stopped, DirectConnection::shut_down).await {
             Some(End::Unrecognised(stream)) => {
                 self.serve_http(stream, service, reading, stopped, allowed).await;
+            }
+            Some(End::Stream(stream)) => {
+                let stream = StreamConnection::new(stream, &service, callers, reading, head_timeout);
+                let _ = until_stopped(stream, &mut stopped, StreamConnection::shut_down).await;
             }
             Some(End::Closed) | None => {}
         }

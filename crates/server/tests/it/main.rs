@@ -29,5 +29,6 @@ mod readiness;
 mod reading;
 mod reported_times;
 mod resets;
+mod stream;
 mod support;
 mod uploads;

@@ -3,6 +3,7 @@
 mod document;
 pub(crate) mod log_lines;
 pub(crate) mod slow_store;
+pub(crate) mod stream_client;
 
 use std::sync::Arc;
 use std::time::Duration;

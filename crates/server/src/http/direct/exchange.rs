@@ -11,9 +11,10 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::runtime::Handle;
 use tokio::time::Instant;
 
-use super::response::{Output, ShortResponse};
+use super::response::Output;
 use crate::backend::moment::Clocks;
 use crate::http::inline_task::{Completion, Receiver};
+use crate::http::short_response::ShortResponse;
 
 /// A socket, with or without TLS.
 pub(crate) trait Socket: AsyncRead + AsyncWrite + Unpin + Send + 'static {}
@@ -115,7 +116,7 @@ impl<I: Socket> Receiver for Exchange<I> {
     fn complete(&self, response: Completion<Option<ShortResponse>>) {
         let mut io = self.lock();
         if let Completion::Output(Some(response)) = response {
-            io.output = Some(response.encode(self.clocks.unix_ms() / 1000, io.is_closing));
+            io.output = Some(Output::encode(response, self.clocks.unix_ms() / 1000, io.is_closing));
             let _ = io.poll_output(&mut Context::from_waker(Waker::noop()));
         } else {
             (io.is_busy, io.is_broken) = (false, true);

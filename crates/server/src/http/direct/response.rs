@@ -3,23 +3,13 @@
 use std::cell::RefCell;
 use std::io::Write as _;
 
-use axum::body::{Body, Bytes};
-use axum::http::response::Parts;
+use axum::body::Body;
 use axum::http::{StatusCode, header};
-use axum::response::Response;
-use http_body::Body as _;
-use http_body_util::BodyExt as _;
+
+use crate::http::short_response::ShortResponse;
 
 /// The capacity for a head.
 const HEAD_BYTES: usize = 256;
-
-/// A response whose body is in memory.
-pub(super) struct ShortResponse {
-    head: Parts,
-    bytes: Bytes,
-    /// Read to its end. It may return memory to a budget when it is dropped: that is when the response is sent.
-    body: Body,
-}
 
 /// The bytes of a response on their way to the socket.
 pub(super) struct Output {
@@ -28,22 +18,10 @@ pub(super) struct Output {
     _body: Body,
 }
 
-impl ShortResponse {
-    /// Reads the body. `None` if that fails: the connection is to be closed.
-    pub(super) async fn read(response: Response) -> Option<ShortResponse> {
-        let (head, mut body) = response.into_parts();
-        let mut bytes = Bytes::new();
-        while !body.is_end_stream() {
-            let Some(frame) = body.frame().await else { break };
-            let data = frame.ok()?.into_data().unwrap_or_default();
-            bytes = if bytes.is_empty() { data } else { [bytes, data].concat().into() };
-        }
-        Some(ShortResponse { head, bytes, body })
-    }
-
+impl Output {
     /// The bytes to send. `closes`: the connection ends behind it.
-    pub(super) fn encode(self, unix_seconds: u64, closes: bool) -> Output {
-        let ShortResponse { head, bytes: content, body } = self;
+    pub(super) fn encode(response: ShortResponse, unix_seconds: u64, closes: bool) -> Output {
+        let ShortResponse { head, bytes: content, body } = response;
         let mut bytes = Vec::with_capacity(HEAD_BYTES + content.len());
         status_line(&mut bytes, head.status);
         for (name, value) in head.headers.iter().filter(|(name, _)| *name != header::CONTENT_LENGTH) {
@@ -63,9 +41,7 @@ impl ShortResponse {
         bytes.extend_from_slice(&content);
         Output { bytes, written: 0, _body: body }
     }
-}
 
-impl Output {
     pub(super) fn unwritten(&self) -> &[u8] {
         &self.bytes[self.written..]
     }
@@ -103,6 +79,8 @@ fn date_line(bytes: &mut Vec<u8>, unix_seconds: u64) {
 
 #[cfg(test)]
 mod tests {
+    use axum::response::Response;
+
     use super::*;
 
     /// The head that hyper writes for the same response.
@@ -114,7 +92,7 @@ mod tests {
             .header("content-length", "7")
             .body(Body::from("{\"a\":1}"));
         let short = ShortResponse::read(response.expect("valid")).await.expect("in memory");
-        let output = short.encode(784_111_777, false);
+        let output = Output::encode(short, 784_111_777, false);
         let text = "HTTP/1.1 409 Conflict\r\ncontent-type: application/json\r\ncontent-length: 7\r\n\
             date: Sun, 06 Nov 1994 08:49:37 GMT\r\n\r\n{\"a\":1}";
         assert_eq!(String::from_utf8_lossy(output.unwritten()), text);
@@ -123,7 +101,7 @@ mod tests {
     #[tokio::test]
     async fn the_last_response_of_a_connection_says_so() {
         let response = Response::builder().status(204).body(Body::empty()).expect("valid");
-        let output = ShortResponse::read(response).await.expect("in memory").encode(0, true);
+        let output = Output::encode(ShortResponse::read(response).await.expect("in memory"), 0, true);
         let text =
             "HTTP/1.1 204 No Content\r\nconnection: close\r\ndate: Thu, 01 Jan 1970 00:00:00 GMT\r\n\r\n";
         assert_eq!(String::from_utf8_lossy(output.unwritten()), text);

@@ -1,0 +1,239 @@
+//! The socket of a stream connection, its input and output and its calls in flight: shared by the task that reads and the
+//! threads that complete calls.
+//!
+//! **Invariant.** A call is in the map from its beginning until its reply is in the output: with its response, or without
+//! one. What takes it out of the map replies.
+
+use std::collections::BTreeMap;
+use std::pin::Pin;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll, Waker};
+
+use axum::body::Body;
+use frames::{Message, RequestId, Settings};
+use tokio::runtime::Handle;
+use tokio::time::Instant;
+
+use super::request;
+use crate::http::direct::Socket;
+use crate::http::inline_task::{Completion, InlineTask, Receiver};
+use crate::http::short_response::ShortResponse;
+
+/// A buffer that is larger is freed when it is empty.
+const KEPT_MAX: usize = 16 << 10;
+
+/// What the reading task and the threads that complete calls share.
+pub(super) struct Exchange<I: Socket> {
+    io: Mutex<Io<I>>,
+    /// Timers of the socket are created on threads that are not the runtime's.
+    runtime: Handle,
+}
+
+/// The task of a call in flight.
+pub(super) type CallTask<I> = Arc<InlineTask<Call<I>>>;
+
+/// A call in flight: the address of its reply.
+pub(super) struct Call<I: Socket> {
+    id: RequestId,
+    exchange: Arc<Exchange<I>>,
+}
+
+/// The socket, and the calls on it.
+pub(super) struct Io<I: Socket> {
+    /// `None` once the reading task has ended.
+    pub(super) stream: Option<I>,
+    input: Vec<u8>,
+    /// Bytes at the beginning of the input that were handled.
+    consumed: usize,
+    output: Vec<u8>,
+    /// Bytes at the beginning of the output that were written.
+    written: usize,
+    /// Bodies of responses in the output: they return memory to budgets when they are dropped.
+    bodies: Vec<Body>,
+    pub(super) calls: BTreeMap<RequestId, CallTask<I>>,
+    pub(super) last_begun: Option<RequestId>,
+    /// When the last frame was received, or the last output written.
+    pub(super) idle_since: Instant,
+    /// No further call: the connection ends with those in flight.
+    pub(super) is_closing: bool,
+    /// The socket has failed.
+    pub(super) is_broken: bool,
+    /// The reading task.
+    reader: Option<Waker>,
+}
+
+impl<I: Socket> Exchange<I> {
+    pub(super) fn new(stream: I) -> Arc<Exchange<I>> {
+        let mut output = frames::PREFACE.to_vec();
+        frames::encode_control(&mut output, &Message::Settings(Settings::DEFAULT));
+        let io = Io {
+            stream: Some(stream),
+            input: Vec::new(),
+            consumed: 0,
+            output,
+            written: 0,
+            bodies: Vec::new(),
+            calls: BTreeMap::new(),
+            last_begun: None,
+            idle_since: Instant::now(),
+            is_closing: false,
+            is_broken: false,
+            reader: None,
+        };
+        Arc::new(Exchange { io: Mutex::new(io), runtime: Handle::current() })
+    }
+
+    pub(super) fn lock(&self) -> MutexGuard<'_, Io<I>> {
+        self.io.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl<I: Socket> Io<I> {
+    /// Wakes this task when it has something to do that no byte from the client announces.
+    pub(super) fn register(&mut self, context: &Context<'_>) {
+        if self.reader.as_ref().is_none_or(|waker| !waker.will_wake(context.waker())) {
+            self.reader = Some(context.waker().clone());
+        }
+    }
+
+    pub(super) fn input(&self) -> &[u8] {
+        &self.input[self.consumed..]
+    }
+
+    pub(super) fn received(&mut self, bytes: &[u8]) {
+        self.input.drain(..std::mem::take(&mut self.consumed));
+        self.input.extend_from_slice(bytes);
+    }
+
+    /// The first frame of the input was handled.
+    pub(super) fn consume(&mut self, length: usize) {
+        self.consumed += length;
+        self.idle_since = Instant::now();
+        if self.consumed == self.input.len() {
+            self.consumed = 0;
+            clear(&mut self.input);
+        }
+    }
+
+    pub(super) fn begin(&mut self, id: RequestId, task: &CallTask<I>) {
+        self.last_begun = Some(id);
+        self.calls.insert(id, Arc::clone(task));
+    }
+
+    /// Takes a call out of flight, and replies that it has no response. `None` if it is over already.
+    pub(super) fn cancel(&mut self, id: RequestId) -> Option<CallTask<I>> {
+        let task = self.calls.remove(&id)?;
+        frames::encode_control(&mut self.output, &Message::Aborted(id));
+        Some(task)
+    }
+
+    pub(super) fn pong(&mut self, number: u32) {
+        frames::encode_control(&mut self.output, &Message::Pong(number));
+    }
+
+    /// No further call begins.
+    pub(super) fn go_away(&mut self) {
+        if !std::mem::replace(&mut self.is_closing, true) {
+            let last = self.last_begun.unwrap_or(RequestId(0));
+            frames::encode_control(&mut self.output, &Message::GoAway(last));
+        }
+    }
+
+    /// Bytes that the client has not taken yet.
+    pub(super) fn output_bytes(&self) -> usize {
+        self.output.len() - self.written
+    }
+
+    /// Writes the output as far as the socket takes it. Ready when all of it is written, or the socket has failed.
+    pub(super) fn poll_output(&mut self, context: &mut Context<'_>) -> Poll<()> {
+        if self.output.is_empty() {
+            return Poll::Ready(());
+        }
+        let Some(stream) = &mut self.stream else { return Poll::Ready(()) };
+        let mut stream = Pin::new(stream);
+        let is_written = loop {
+            let unwritten = &self.output[self.written..];
+            if unwritten.is_empty() {
+                break std::task::ready!(stream.as_mut().poll_flush(context)).is_ok();
+            }
+            match std::task::ready!(stream.as_mut().poll_write(context, unwritten)) {
+                Ok(0) | Err(_) => break false,
+                Ok(written) => self.written += written,
+            }
+        };
+        self.written = 0;
+        clear(&mut self.output);
+        self.bodies.clear();
+        self.is_broken |= !is_written;
+        self.idle_since = Instant::now();
+        Poll::Ready(())
+    }
+
+    pub(super) fn poll_shutdown(&mut self, context: &mut Context<'_>) {
+        if let Some(stream) = &mut self.stream {
+            let _ = Pin::new(stream).poll_shutdown(context);
+        }
+    }
+
+    /// Takes everything that must not be dropped under the lock.
+    pub(super) fn close(&mut self) -> (Vec<CallTask<I>>, Option<I>) {
+        self.is_broken = true;
+        (std::mem::take(&mut self.calls).into_values().collect(), self.stream.take())
+    }
+
+    /// Adds the reply of a call that is over.
+    fn reply(&mut self, id: RequestId, response: Option<ShortResponse>) {
+        let encoded = response.as_ref().is_some_and(|ShortResponse { head, bytes, .. }| {
+            let (status, fields) = (head.status.as_u16(), request::fields(&head.headers));
+            frames::encode_response(&mut self.output, id, status, fields, bytes).is_ok()
+        });
+        if !encoded {
+            frames::encode_control(&mut self.output, &Message::Aborted(id));
+        }
+        self.bodies.extend(response.map(|response| response.body));
+    }
+}
+
+impl<I: Socket> Call<I> {
+    pub(super) fn new(id: RequestId, exchange: &Arc<Exchange<I>>) -> Call<I> {
+        Call { id, exchange: Arc::clone(exchange) }
+    }
+}
+
+impl<I: Socket> Receiver for Call<I> {
+    type Output = Option<ShortResponse>;
+
+    fn enter(&self) -> impl Sized {
+        self.exchange.runtime.enter()
+    }
+
+    /// Adds the reply to the output, on the thread that has completed the call. If it was the only one in flight, the
+    /// thread writes it; else the reading task does, together with those that follow at once.
+    fn complete(&self, completion: Completion<Option<ShortResponse>>) {
+        let mut io = self.exchange.lock();
+        let Some(task) = io.calls.remove(&self.id) else { return };
+        let response = match completion {
+            Completion::Output(response) => response,
+            Completion::Panicked => None,
+        };
+        io.reply(self.id, response);
+        if io.calls.is_empty() {
+            let _ = io.poll_output(&mut Context::from_waker(Waker::noop()));
+        }
+        let needs_reader = !io.output.is_empty() || !io.input.is_empty() || io.is_broken || io.is_closing;
+        let reader = if needs_reader { io.reader.clone() } else { None };
+        drop(io);
+        drop(task);
+        if let Some(reader) = reader {
+            reader.wake();
+        }
+    }
+}
+
+/// Empties a buffer, and frees it if it has become large.
+fn clear(buffer: &mut Vec<u8>) {
+    if buffer.capacity() > KEPT_MAX {
+        *buffer = Vec::new();
+    }
+    buffer.clear();
+}

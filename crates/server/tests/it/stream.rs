@@ -1,0 +1,260 @@
+//! The stream protocol: the calls are those of HTTP, whatever a client does with its connection.
+
+use std::time::Duration;
+
+use frames::{Field, Message, Method, RequestId};
+use identity::Role;
+use lockd_server::backend::shards::RequestLimits;
+use lockd_server::http::listener::ConnectionLimits;
+use lockd_server::testing::{Loopback, TestClock, backend_with_clock};
+use serde_json::{Value, json};
+use tokio::io::AsyncWriteExt;
+
+use crate::support::stream_client::{Reply, StreamClient};
+use crate::support::{Server, within};
+
+async fn loopback() -> Loopback {
+    Loopback::start(Role::Operator).await
+}
+
+/// The same requests over frames and over HTTP, to two servers whose clocks stand still: the same responses, with the same
+/// headers where frames have them.
+#[tokio::test]
+async fn responses_are_those_of_http() {
+    let backend = backend_with_clock(RequestLimits::default(), &TestClock::default());
+    let served = Loopback::with_backend(Role::Operator, ConnectionLimits::default(), backend).await;
+    let http = Server::start_by(&TestClock::default());
+    let mut client = StreamClient::connect(&served).await;
+    let mut both = async |method: Method, target: &str, fields: &[(Field, &str)], body: &str| -> Value {
+        let headers: Vec<(&str, &str)> = fields.iter().map(|(field, value)| (field.name(), *value)).collect();
+        let verb = if method == Method::Get { "GET" } else { "POST" };
+        let expected = http.raw(verb, target, &headers, body).await;
+        client.request(method, target, fields, body).await;
+        let Reply::Response { status, fields, body, .. } = client.receive().await else {
+            panic!("a response")
+        };
+        assert_eq!(status, expected.status, "{target}");
+        for field in Field::all() {
+            let sent = fields.iter().find(|(one, _)| *one == field).map(|(_, value)| value.as_str());
+            assert_eq!(sent.unwrap_or_default(), expected.header(field.name()), "{target}: {field:?}");
+        }
+        assert_eq!(body, serde_json::from_slice::<Value>(&expected.body).unwrap_or_default(), "{target}");
+        body
+    };
+    let post = Method::Post;
+    let named = [(Field::IdempotencyKey, "once"), (Field::CorrelationId, "a name")];
+    let granted = both(post, "/v1/acquire", &named, r#"{"key":"k"}"#).await;
+    assert_eq!(granted, both(post, "/v1/acquire", &named, r#"{"key":"k"}"#).await, "a retry");
+    assert_eq!(both(post, "/v1/acquire", &named, r#"{"key":"l"}"#).await["error"], "idempotency_mismatch");
+    assert_eq!(both(post, "/v1/acquire", &[], r#"{"key":"k"}"#).await["error"], "waiting");
+    assert_eq!(both(post, "/v1/acquire", &[], "{").await["error"], "invalid_body");
+    let credential = granted["lease_id"].as_str().expect("a credential").to_string();
+    let held = [(Field::LeaseId, credential.as_str())];
+    let updated = both(post, "/v1/update_state?key=k", &held, r#"{"a": 1}"#).await;
+    assert_eq!(updated["new_version"], 1);
+    let stale = [held[0], (Field::IfVersion, "7")];
+    assert_eq!(both(post, "/v1/update_state?key=k", &stale, "{}").await["error"], "version_conflict");
+    let stale = [held[0], (Field::IfStateEtag, "")];
+    assert_eq!(both(post, "/v1/update_state?key=k", &stale, "{}").await["error"], "etag_mismatch");
+    assert_eq!(both(Method::Get, "/v1/describe?key=k", &[], "").await["version"], 1);
+    assert_eq!(both(Method::Get, "/v1/whoami", &[], "").await["identity"], "anonymous");
+    let body = json!({"lease_id": credential}).to_string();
+    assert_eq!(both(post, "/v1/keepalive", &[], &body).await["remaining_ms"], 60_000);
+    let touched = format!("/v1/leases/{}/touch", granted["public_id"].as_str().expect("an id"));
+    assert_eq!(both(post, &touched, &[], &body).await["remaining_ms"], 60_000);
+    assert_eq!(both(post, "/v1/release", &[], &body).await["released"], true);
+    assert_eq!(both(post, "/v1/keepalive", &[], &body).await["error"], "not_held");
+}
+
+#[tokio::test]
+async fn a_call_that_waits_does_not_delay_the_calls_behind_it() {
+    let server = loopback().await;
+    let mut client = StreamClient::connect(&server).await;
+    let (_, held) = client.call("/v1/acquire", &json!({"key": "k"})).await.expect(200);
+    let waiting = client.post("/v1/acquire", &json!({"key": "k", "block_seconds": 60})).await;
+    let free = client.post("/v1/acquire", &json!({"key": "free"})).await;
+    assert_eq!(client.receive().await.expect(200).0, free);
+    let release = client.post("/v1/release", &json!({"lease_id": held["lease_id"]})).await;
+    let mut replies = [client.receive().await.expect(200), client.receive().await.expect(200)];
+    replies.sort_by_key(|(id, _)| *id);
+    let [(first, granted), (second, _)] = replies;
+    assert_eq!((first, second), (waiting, release));
+    assert!(granted["fencing_token"].as_u64() > held["fencing_token"].as_u64());
+}
+
+/// The client is still there, but no longer waits: the grant would be nobody's until its TTL.
+#[tokio::test]
+async fn a_cancelled_waiter_leaves_the_queue_and_the_connection_stays() {
+    let server = loopback().await;
+    let mut client = StreamClient::connect(&server).await;
+    let (_, held) = client.call("/v1/acquire", &json!({"key": "k"})).await.expect(200);
+    let cancelled = client.post("/v1/acquire", &json!({"key": "k", "block_seconds": 60})).await;
+    client.control(Message::Cancel(RequestId(cancelled))).await;
+    assert_eq!(client.receive().await, Reply::Aborted(cancelled));
+    client.control(Message::Cancel(RequestId(cancelled))).await;
+    client.control(Message::Cancel(RequestId(77))).await;
+    let behind = client.post("/v1/acquire", &json!({"key": "k", "block_seconds": 60})).await;
+    let release = client.post("/v1/release", &json!({"lease_id": held["lease_id"]})).await;
+    let mut granted = [client.receive().await.expect(200).0, client.receive().await.expect(200).0];
+    granted.sort_unstable();
+    assert_eq!(granted, [behind, release]);
+}
+
+#[tokio::test]
+async fn waiters_of_a_client_that_disconnects_are_removed() {
+    let server = loopback().await;
+    let mut client = StreamClient::connect(&server).await;
+    let (_, held) = client.call("/v1/acquire", &json!({"key": "k"})).await.expect(200);
+    let mut gone = StreamClient::connect(&server).await;
+    for _ in 0..3 {
+        gone.post("/v1/acquire", &json!({"key": "k", "block_seconds": 60})).await;
+    }
+    let waiters = async |client: &mut StreamClient, expected: u64| loop {
+        client.request(Method::Get, "/v1/describe?key=k", &[], "").await;
+        if client.receive().await.expect(200).1["waiters"] == expected {
+            return;
+        }
+    };
+    within("the waiters are queued", waiters(&mut client, 3)).await;
+    drop(gone);
+    within("no waiter is left", waiters(&mut client, 0)).await;
+    client.call("/v1/release", &json!({"lease_id": held["lease_id"]})).await.expect(200);
+    client.call("/v1/acquire", &json!({"key": "k"})).await.expect(200);
+}
+
+#[tokio::test]
+async fn calls_that_frames_do_not_carry_are_refused_and_not_carried_out() {
+    let server = loopback().await;
+    let mut client = StreamClient::connect(&server).await;
+    for target in ["/v1/acquire?include_state=1", "/v1/reload", "/v1/no_such_call", "/v1/get_state?key=k"] {
+        let (_, refusal) = client.call(target, &json!({"key": "k"})).await.expect(405);
+        assert_eq!(refusal["error"], "method_not_allowed", "{target}");
+    }
+    client.call("/v1/acquire", &json!({"key": "k"})).await.expect(200);
+}
+
+/// A parser that goes on behind something malformed may take a body for a request.
+#[tokio::test]
+async fn a_malformed_or_unexpected_frame_closes_the_connection() {
+    let server = loopback().await;
+    let valid = |id: u32| {
+        let mut out = Vec::new();
+        frames::encode_request(&mut out, RequestId(id), Method::Get, "/v1/whoami", [], b"").expect("short");
+        out
+    };
+    let mut response = Vec::new();
+    frames::encode_response(&mut response, RequestId(1), 200, [], b"").expect("short");
+    let cases: [(&str, Vec<u8>); 6] = [
+        ("an unknown kind", vec![5, 0, 0, 0, 99, 0, 0, 0, 0]),
+        ("an endless frame", vec![255, 255, 255, 255, 1]),
+        ("HTTP", b"GET /healthz HTTP/1.1\r\n\r\n".to_vec()),
+        ("a response", response),
+        ("a number twice", [valid(7), valid(7)].concat()),
+        ("a falling number", [valid(7), valid(6)].concat()),
+    ];
+    for (what, bytes) in cases {
+        let mut client = StreamClient::connect(&server).await;
+        client.send(&bytes).await;
+        let replies = async { while client.receive().await != Reply::Closed {} };
+        within(what, replies).await;
+    }
+}
+
+/// Each ping costs its sender nine bytes, and the server as many of output that nobody reads.
+#[tokio::test]
+async fn a_client_that_does_not_read_is_not_read_from() {
+    const FLOOD_MAX: usize = 64 << 20;
+    let limits = ConnectionLimits { stall_timeout: Duration::from_secs(2), ..ConnectionLimits::default() };
+    let server = Loopback::with_limits(Role::Operator, limits).await;
+    let mut client = StreamClient::connect(&server).await;
+    client.control(Message::Ping(5)).await;
+    assert_eq!(client.receive().await, Reply::Pong(5));
+    let mut pings = Vec::new();
+    for number in 0..1000 {
+        frames::encode_control(&mut pings, &Message::Ping(number));
+    }
+    let flood = async {
+        let mut sent = 0;
+        while client.stream.write_all(&pings).await.is_ok() {
+            sent += pings.len();
+            assert!(sent < FLOOD_MAX, "the server keeps reading");
+        }
+    };
+    within("the stalled connection is closed", flood).await;
+}
+
+#[tokio::test]
+async fn calls_beyond_the_maximum_in_flight_wait_for_their_turn() {
+    let server = loopback().await;
+    let mut client = StreamClient::connect(&server).await;
+    let (_, held) = client.call("/v1/acquire", &json!({"key": "k"})).await.expect(200);
+    let mut waiting = Vec::new();
+    for _ in 0..frames::IN_FLIGHT_MAX {
+        waiting.push(client.post("/v1/acquire", &json!({"key": "k", "block_seconds": 60})).await);
+    }
+    let beyond = client.post("/v1/acquire", &json!({"key": "free"})).await;
+    let mut other = StreamClient::connect(&server).await;
+    other.call("/v1/acquire", &json!({"key": "free"})).await.expect(200);
+    other.call("/v1/release", &json!({"lease_id": held["lease_id"]})).await.expect(200);
+    let (first, _) = client.receive().await.expect(200);
+    assert_eq!(first, waiting[0]);
+    let (second, refusal) = client.receive().await.expect(409);
+    assert_eq!((second, &refusal["error"]), (beyond, &json!("waiting")), "begun after the first had ended");
+}
+
+#[tokio::test]
+async fn a_server_that_stops_says_which_calls_it_has_begun_and_replies_to_them() {
+    let server = loopback().await;
+    let mut client = StreamClient::connect(&server).await;
+    client.call("/v1/acquire", &json!({"key": "k"})).await.expect(200);
+    let waiting = client.post("/v1/acquire", &json!({"key": "k", "block_seconds": 60})).await;
+    let begun = client.request(Method::Get, "/v1/whoami", &[], "").await;
+    assert_eq!(client.receive().await.expect(200).0, begun);
+    drop(server);
+    let mut replies = vec![client.receive().await, client.receive().await, client.receive().await];
+    assert_eq!(replies.pop(), Some(Reply::Closed));
+    assert!(replies.contains(&Reply::GoAway(begun)), "{replies:?}");
+    let dismissed = replies.into_iter().find(|reply| matches!(reply, Reply::Response { .. }));
+    let (id, refusal) = dismissed.expect("the waiter has a reply").expect(503);
+    assert_eq!((id, &refusal["error"]), (waiting, &json!("draining")));
+}
+
+#[tokio::test]
+async fn idle_connections_and_partial_frames_end_and_waiters_stay() {
+    let limits = ConnectionLimits { head_timeout: Duration::from_millis(300), ..ConnectionLimits::default() };
+    let server = Loopback::with_limits(Role::Operator, limits).await;
+    let mut partial_preface = tokio::net::TcpStream::connect(server.address).await.expect("it listens");
+    partial_preface.write_all(b"LOCK").await.expect("it reads");
+    let mut idle = StreamClient::connect(&server).await;
+    let mut partial = StreamClient::connect(&server).await;
+    let mut waiting = StreamClient::connect(&server).await;
+    partial.call("/v1/acquire", &json!({"key": "k"})).await.expect(200);
+    partial.send(&[40, 0, 0, 0, 1]).await;
+    let waiter = waiting.post("/v1/acquire", &json!({"key": "k", "block_seconds": 2})).await;
+    assert_eq!(idle.receive().await, Reply::Closed);
+    assert_eq!(partial.receive().await, Reply::Closed);
+    let mut rest = [0; 1];
+    let read = tokio::io::AsyncReadExt::read(&mut partial_preface, &mut rest);
+    assert_eq!(within("an end", read).await.unwrap_or(0), 0);
+    assert_eq!(waiting.receive().await.expect(409).0, waiter, "after its block time");
+}
+
+/// Frames may be cut anywhere, and many may arrive at once.
+#[tokio::test]
+async fn frames_are_found_wherever_segments_end() {
+    let server = loopback().await;
+    let mut client = StreamClient::connect(&server).await;
+    let mut bytes = Vec::new();
+    for id in 1..=50 {
+        frames::encode_request(&mut bytes, RequestId(id), Method::Get, "/v1/whoami", [], b"").expect("short");
+    }
+    for part in bytes.chunks(7) {
+        client.send(part).await;
+    }
+    let mut seen = Vec::new();
+    for _ in 0..50 {
+        seen.push(client.receive().await.expect(200).0);
+    }
+    seen.sort_unstable();
+    assert_eq!(seen, (1..=50).collect::<Vec<u32>>());
+}
