@@ -4,19 +4,19 @@ use crate::field::Field;
 use crate::parse::Message;
 use crate::{HEADER, Method, REQUEST_MAX, RESPONSE_MAX, RequestId, kind};
 
-/// A message that does not fit into a frame, or that frames cannot express.
+/// A message that does not fit into a frame, or that frames cannot express: it is sent over HTTP.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct TooLong;
+pub struct Unencodable;
 
-impl std::fmt::Display for TooLong {
+impl std::fmt::Display for Unencodable {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("the message does not fit into a frame")
+        f.write_str("the message does not fit into a frame, or frames cannot express it")
     }
 }
 
-impl std::error::Error for TooLong {}
+impl std::error::Error for Unencodable {}
 
-/// Appends a request. The fields rise by number; the target and their values are visible ASCII.
+/// Appends a request. The fields rise by number. Refused unless the target is a path and all text is visible ASCII.
 pub fn encode_request<'a>(
     out: &mut Vec<u8>,
     id: RequestId,
@@ -24,10 +24,11 @@ pub fn encode_request<'a>(
     target: &str,
     fields: impl IntoIterator<Item = (Field, &'a [u8])>,
     body: &[u8],
-) -> Result<(), TooLong> {
-    let target_bytes = u16::try_from(target.len()).map_err(|_| TooLong)?.to_le_bytes();
-    if body.len() > crate::BODY_MAX {
-        return Err(TooLong);
+) -> Result<(), Unencodable> {
+    let target_bytes = u16::try_from(target.len()).map_err(|_| Unencodable)?.to_le_bytes();
+    let is_path = target.starts_with('/') && target.bytes().all(|byte| byte.is_ascii_graphic());
+    if body.len() > crate::BODY_MAX || !is_path {
+        return Err(Unencodable);
     }
     frame(out, kind::REQUEST, id, REQUEST_MAX, |out| {
         out.push(method.to_byte());
@@ -41,14 +42,14 @@ pub fn encode_request<'a>(
     })
 }
 
-/// Appends a response. The fields rise by number; their values are visible ASCII.
+/// Appends a response. The fields rise by number. Refused unless their values are visible ASCII.
 pub fn encode_response<'a>(
     out: &mut Vec<u8>,
     id: RequestId,
     status: u16,
     fields: impl IntoIterator<Item = (Field, &'a [u8])>,
     body: &[u8],
-) -> Result<(), TooLong> {
+) -> Result<(), Unencodable> {
     frame(out, kind::RESPONSE, id, RESPONSE_MAX, |out| {
         out.extend_from_slice(&status.to_le_bytes());
         let count = out.len();
@@ -90,8 +91,8 @@ fn frame(
     kind: u8,
     id: RequestId,
     max: usize,
-    payload: impl FnOnce(&mut Vec<u8>) -> Result<(), TooLong>,
-) -> Result<(), TooLong> {
+    payload: impl FnOnce(&mut Vec<u8>) -> Result<(), Unencodable>,
+) -> Result<(), Unencodable> {
     let begin = out.len();
     out.extend_from_slice(&[0, 0, 0, 0, kind]);
     out.extend_from_slice(&id.0.to_le_bytes());
@@ -100,7 +101,7 @@ fn frame(
     let length = out.len() - begin;
     if written.is_err() || length > max {
         out.truncate(begin);
-        return Err(TooLong);
+        return Err(Unencodable);
     }
     let behind = u32::try_from(length - 4).expect("the longest frame has a shorter length");
     out[begin..begin + 4].copy_from_slice(&behind.to_le_bytes());
@@ -111,10 +112,14 @@ fn frame(
 fn encode_fields<'a>(
     out: &mut Vec<u8>,
     fields: impl IntoIterator<Item = (Field, &'a [u8])>,
-) -> Result<u8, TooLong> {
-    let mut count = 0;
+) -> Result<u8, Unencodable> {
+    let (mut count, mut last) = (0, None);
     for (field, value) in fields {
-        let length = u16::try_from(value.len()).map_err(|_| TooLong)?;
+        let length = u16::try_from(value.len()).map_err(|_| Unencodable)?;
+        if last >= Some(field) || !value.iter().all(|byte| (b' '..=b'~').contains(byte)) {
+            return Err(Unencodable);
+        }
+        last = Some(field);
         out.push(field as u8);
         out.extend_from_slice(&length.to_le_bytes());
         out.extend_from_slice(value);

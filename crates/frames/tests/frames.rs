@@ -1,7 +1,7 @@
 //! Golden bytes of every kind of frame, and properties of the parser.
 
 use frames::{
-    Field, Malformed, Message, Method, RequestId, Settings, TooLong, encode_control, encode_request,
+    Field, Malformed, Message, Method, RequestId, Settings, Unencodable, encode_control, encode_request,
     encode_response, parse, parse_preface,
 };
 use proptest::prelude::*;
@@ -26,7 +26,7 @@ fn control(message: Message<'_>) -> Vec<u8> {
     out
 }
 
-fn request(id: u32, target: &str, fields: &[(Field, &[u8])], body: &[u8]) -> Result<Vec<u8>, TooLong> {
+fn request(id: u32, target: &str, fields: &[(Field, &[u8])], body: &[u8]) -> Result<Vec<u8>, Unencodable> {
     let mut out = Vec::new();
     encode_request(&mut out, RequestId(id), Method::Post, target, fields.iter().copied(), body)?;
     Ok(out)
@@ -115,14 +115,30 @@ fn anything_else_is_malformed() {
 }
 
 #[test]
+fn what_would_be_malformed_is_not_encoded() {
+    let fields: [&[(Field, &[u8])]; 4] = [
+        &[(Field::LeaseId, b"\n")],
+        &[(Field::LeaseId, "é".as_bytes())],
+        &[(Field::LeaseId, b"1"), (Field::LeaseId, b"2")],
+        &[(Field::LeaseId, b"1"), (Field::CorrelationId, b"2")],
+    ];
+    for fields in fields {
+        assert_eq!(request(1, "/", fields, b""), Err(Unencodable), "{fields:?}");
+    }
+    for target in ["", "v1", "/a b", "/é"] {
+        assert_eq!(request(1, target, &[], b""), Err(Unencodable), "{target}");
+    }
+}
+
+#[test]
 fn limits_hold_on_both_sides() {
     let long = vec![b'x'; 17 << 10];
     assert!(request(1, "/", &[], &long[..frames::BODY_MAX]).is_ok());
-    assert_eq!(request(1, "/", &[], &long[..=frames::BODY_MAX]), Err(TooLong));
-    assert_eq!(request(1, "/", &[(Field::LeaseId, &long)], &long[..frames::BODY_MAX]), Err(TooLong));
+    assert_eq!(request(1, "/", &[], &long[..=frames::BODY_MAX]), Err(Unencodable));
+    assert_eq!(request(1, "/", &[(Field::LeaseId, &long)], &long[..frames::BODY_MAX]), Err(Unencodable));
     let mut out = vec![1];
     let body = vec![b'x'; frames::RESPONSE_MAX];
-    assert_eq!(encode_response(&mut out, RequestId(1), 200, [], &body), Err(TooLong));
+    assert_eq!(encode_response(&mut out, RequestId(1), 200, [], &body), Err(Unencodable));
     assert_eq!(out, [1], "nothing is written");
     encode_response(&mut out, RequestId(1), 200, [], &body[12..]).expect("the longest");
     assert_eq!(out.len(), 1 + frames::RESPONSE_MAX);
