@@ -131,7 +131,7 @@ fn make_reports(arguments: &ReportArguments) -> Result<()> {
 fn list() {
     println!("systems:");
     for system in systems::all() {
-        println!("  {:<18} {:<29} {}", system.name(), system.durability().label(), system.about());
+        println!("  {:<21} {:<29} {}", system.name(), system.durability().label(), system.about());
     }
     println!("workloads:");
     let (all, quick) = (workloads::plan(false), workloads::plan(true));

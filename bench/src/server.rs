@@ -56,7 +56,7 @@ impl Server {
         self.folder.path()
     }
 
-    /// A client with a connection of its own.
+    /// A client, with a connection of its own unless the system says otherwise.
     pub async fn connect(&self, session: Duration) -> Result<Box<dyn Client>> {
         self.system.connect(&self.address(), session).await
     }

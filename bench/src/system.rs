@@ -1,7 +1,8 @@
 //! What the bench asks of every system: a server that it can start, and clients that lease keys.
 //!
 //! **Invariant.** An operation returns `Ok` only when the system has confirmed it at the durability that the system
-//! states. A client never answers by itself, retries in silence, or batches operations of different clients.
+//! states. A client never answers by itself, retries in silence, or merges operations of different clients into one. Clients
+//! of some systems share a connection, and with it the writes to its socket.
 //! Left out: what the figures mean. Adapters do not measure, and workloads do not know which system they drive.
 
 use std::path::{Path, PathBuf};
@@ -140,12 +141,12 @@ pub trait System: Send + Sync {
     /// Returns `Ok` once the server serves; called until then. Creates tables and the like.
     async fn set_up(&self, address: &str) -> Result<()>;
 
-    /// A client with a connection of its own. Its session, if the system has such, ends this long after the client's
+    /// A client, with a connection of its own unless the system says otherwise. Its session, if the system has such, ends this long after the client's
     /// last sign of life.
     async fn connect(&self, address: &str, session: Duration) -> Result<Box<dyn Client>>;
 }
 
-/// One connection, with one operation at a time.
+/// A client, with one operation at a time.
 #[async_trait]
 pub trait Client: Send {
     /// Leases a key, or fails with [`Error::Held`] at once.

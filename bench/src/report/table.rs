@@ -11,7 +11,7 @@ pub fn render(run: &Run) -> String {
         let flushes =
             system.flushes_per_cycle.map_or("not counted".to_string(), |count| format!("{count:.2}"));
         text += &format!(
-            "{:<18} {:<29} flushes/cycle {flushes:<12} {}\n",
+            "{:<21} {:<29} flushes/cycle {flushes:<12} {}\n",
             system.name,
             system.durability.label(),
             version.unwrap_or_default()
@@ -43,7 +43,7 @@ fn align(rows: &[Vec<String>]) -> String {
     let width = |column: usize| full.clone().map(|row| row[column].chars().count()).max().unwrap_or(0);
     let mut widths: Vec<usize> = (0..columns).map(width).collect();
     if let Some(first) = widths.first_mut() {
-        *first = (*first).max(18);
+        *first = (*first).max(21);
     }
     let line = |row: &Vec<String>| {
         let cells = row

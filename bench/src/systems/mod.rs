@@ -16,7 +16,9 @@ mod zookeeper;
 /// All systems that serve clients.
 pub fn all() -> Vec<Arc<dyn System>> {
     vec![
-        Arc::new(lockd::Lockd),
+        Arc::new(lockd::Lockd::http()),
+        Arc::new(lockd::Lockd::frames()),
+        Arc::new(lockd::Lockd::one_connection()),
         Arc::new(redis::Redis::always()),
         Arc::new(redis::Redis::every_second()),
         Arc::new(etcd::Etcd::lock()),

@@ -3,6 +3,7 @@
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
+use super::Response;
 use crate::system::{Error, Result};
 
 /// A connection that is kept alive.
@@ -10,14 +11,6 @@ pub struct Connection {
     stream: TcpStream,
     request: Vec<u8>,
     buffer: Vec<u8>,
-}
-
-/// A response: its status, and its body in the connection's buffer.
-pub struct Response<'a> {
-    /// The status code.
-    pub status: u16,
-    /// The body.
-    pub body: &'a [u8],
 }
 
 impl Connection {
