@@ -20,6 +20,7 @@ pub fn all() -> Vec<Arc<dyn System>> {
         Arc::new(lockd::Lockd::frames()),
         Arc::new(lockd::Lockd::one_connection()),
         Arc::new(redis::Redis::always()),
+        Arc::new(redis::Redis::one_connection()),
         Arc::new(redis::Redis::every_second()),
         Arc::new(etcd::Etcd::lock()),
         Arc::new(etcd::Etcd::mutex()),

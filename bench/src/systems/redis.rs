@@ -9,7 +9,8 @@ use async_trait::async_trait;
 
 use crate::server::version_of;
 use crate::system::{Client, Durability, Environment, Error, Lease, Result, System};
-use crate::wire::resp::{Connection, Reply};
+use crate::wire::resp::{Connection, InOrder, Pipeline, Reply, SharedConnection};
+use crate::wire::shared::Sharing;
 
 const RELEASE: &str = "for i,k in ipairs(KEYS) do if redis.call('get',k)~=ARGV[1] then return 0 end end return redis.call('del',unpack(KEYS))";
 const RENEW: &str = "if redis.call('get',KEYS[1])==ARGV[1] then return redis.call('pexpire',KEYS[1],ARGV[2]) else return 0 end";
@@ -20,20 +21,44 @@ const BUNDLE: &str = "for i,k in ipairs(KEYS) do if redis.call('exists',k)==1 th
 /// Commands of a pipeline when many leases are acquired or renewed.
 const PIPELINE: usize = 500;
 
-/// The system, with one of two policies.
+const ABOUT: &str = "SET NX PX, compare-and-delete script; clients that wait poll every 1 to 10 ms; many renewals by pipeline";
+
+/// The system, with one of two policies, and a connection per client or one for all.
 pub(super) struct Redis {
     name: &'static str,
+    about: &'static str,
     appendfsync: &'static str,
     durability: Durability,
+    sharing: Option<Sharing<InOrder>>,
 }
 
 impl Redis {
     pub(super) fn always() -> Redis {
-        Redis { name: "redis-always", appendfsync: "always", durability: Durability::Flushed }
+        Redis {
+            name: "redis-always",
+            about: ABOUT,
+            appendfsync: "always",
+            durability: Durability::Flushed,
+            sharing: None,
+        }
     }
 
     pub(super) fn every_second() -> Redis {
-        Redis { name: "redis-everysec", appendfsync: "everysec", durability: Durability::EverySecond }
+        Redis {
+            name: "redis-everysec",
+            appendfsync: "everysec",
+            durability: Durability::EverySecond,
+            ..Redis::always()
+        }
+    }
+
+    pub(super) fn one_connection() -> Redis {
+        Redis {
+            name: "redis-one-connection",
+            about: "as redis-always, but all clients share one connection, pipelined, replies in order; writes are coalesced",
+            sharing: Some(Sharing::default()),
+            ..Redis::always()
+        }
     }
 }
 
@@ -48,7 +73,7 @@ impl System for Redis {
     }
 
     fn about(&self) -> &'static str {
-        "SET NX PX, compare-and-delete script; clients that wait poll every 1 to 10 ms; many renewals by pipeline"
+        self.about
     }
 
     fn version(&self, _environment: &Environment) -> Result<String> {
@@ -76,7 +101,26 @@ impl System for Redis {
     }
 
     async fn connect(&self, address: &str, _session: Duration) -> Result<Box<dyn Client>> {
-        let mut connection = Connection::open(address).await?;
+        Ok(match &self.sharing {
+            None => Box::new(RedisClient::new(Connection::open(address).await?).await?),
+            Some(sharing) => {
+                let connection = SharedConnection::new(sharing.caller(address).await?);
+                Box::new(RedisClient::new(connection).await?)
+            }
+        })
+    }
+}
+
+struct RedisClient<P> {
+    connection: P,
+    /// Hashes of the scripts, in the order in which they are loaded.
+    hashes: Vec<Vec<u8>>,
+    random: u64,
+    token: u64,
+}
+
+impl<P: Pipeline> RedisClient<P> {
+    async fn new(mut connection: P) -> Result<RedisClient<P>> {
         let mut hashes = Vec::new();
         for script in [RELEASE, RENEW, UPDATE, BUNDLE] {
             match connection.call(&[b"SCRIPT", b"LOAD", script.as_bytes()]).await? {
@@ -84,19 +128,9 @@ impl System for Redis {
                 other => return Err(Error::Failed(format!("SCRIPT LOAD: {other:?}"))),
             }
         }
-        Ok(Box::new(RedisClient { connection, hashes, random: super::client_number(), token: 0 }))
+        Ok(RedisClient { connection, hashes, random: super::client_number(), token: 0 })
     }
-}
 
-struct RedisClient {
-    connection: Connection,
-    /// Hashes of the scripts, in the order in which they are loaded.
-    hashes: Vec<Vec<u8>>,
-    random: u64,
-    token: u64,
-}
-
-impl RedisClient {
     fn next_token(&mut self) -> String {
         self.token += 1;
         format!("{:016x}-{}", self.random, self.token)
@@ -136,7 +170,7 @@ impl RedisClient {
 }
 
 #[async_trait]
-impl Client for RedisClient {
+impl<P: Pipeline> Client for RedisClient<P> {
     async fn acquire(&mut self, key: &str, ttl: Duration) -> Result<Lease> {
         let token = self.next_token();
         self.queue_set(key, &token, ttl);
