@@ -120,6 +120,14 @@ impl ConnectionArgs {
     }
 }
 
+/// In place of the timeout of one request, for commands that go on until it is over.
+#[derive(clap::Args)]
+pub(crate) struct FollowTimeout {
+    /// How long to follow [default: no limit].
+    #[arg(long, env = "LOCKD_CLIENT_TIMEOUT", value_parser = duration)]
+    pub(crate) timeout: Option<Duration>,
+}
+
 #[derive(Subcommand)]
 pub(crate) enum Verb {
     /// Acquire a lease on a key, and print it as exports for the shell.
@@ -445,8 +453,7 @@ pub(crate) struct KeyArg {
 
 #[derive(clap::Args)]
 #[command(
-    after_help = "A key that was never used counts as free. --timeout is of the whole watch, and there is none by default. If the \
-                        server cannot be reached, polling goes on until then.\n\n\
+    after_help = "A key that was never used counts as free. If the server cannot be reached, polling goes on until --timeout.\n\n\
                         Exit codes: 0 the --until condition was met (without --until: watched until --timeout); 1 it was not \
                         met before --timeout; 13 the server was unreachable at --timeout.\n\n\
                         With --prefix it prints the events of all keys that begin with it, as the server reports them; \
@@ -469,6 +476,8 @@ pub(crate) struct Watch {
     /// Condition that ends the watch.
     #[arg(long, value_enum)]
     pub(crate) until: Option<Until>,
+    #[command(flatten)]
+    pub(crate) follow: FollowTimeout,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]

@@ -1,10 +1,12 @@
 //! `events`, and `watch --prefix`: the server's event stream.
 
+use std::time::Duration;
+
 use api::agents::Event;
 use lockd_client::{Client, Kind, StreamItem};
 use serde::Serialize;
 
-use super::args::Common;
+use super::args::{Common, FollowTimeout};
 use super::views::resource_text;
 use super::{CommandResult, client_failure};
 use crate::output::{event_text, write_stdout};
@@ -15,13 +17,15 @@ use crate::untrusted::{escape, word};
 #[derive(clap::Args)]
 #[command(
     after_help = "Each event has its time by the server's clock, and an id: --after ID resumes behind it. If events were \
-                        missed, a `reset` says so. --timeout is of the whole command, and there is none by default.\n\n\
+                        missed, a `reset` says so.\n\n\
                         Example:\n  lockd client events --output json | jq -r 'select(.event == \"expired\") | .holder'"
 )]
 pub(crate) struct EventsArgs {
     /// Resume behind the event with this id.
     #[arg(long, value_name = "ID")]
     after: Option<String>,
+    #[command(flatten)]
+    follow: FollowTimeout,
 }
 
 /// An event with its time in RFC 3339. The JSON form is stable: fields are added, never renamed.
@@ -34,7 +38,7 @@ struct TimedEvent<'a> {
 }
 
 pub(crate) async fn events(client: &Client, common: &Common, args: &EventsArgs) -> CommandResult {
-    let stream = EventFilter { prefix: None, once: false };
+    let stream = EventFilter { prefix: None, once: false, span: args.follow.timeout };
     stream.follow(client, common, args.after.as_deref()).await
 }
 
@@ -44,6 +48,8 @@ pub(crate) struct EventFilter<'a> {
     pub(crate) prefix: Option<&'a str>,
     /// Ends with the first one.
     pub(crate) once: bool,
+    /// How long they are followed.
+    pub(crate) span: Option<Duration>,
 }
 
 impl EventFilter<'_> {
@@ -55,7 +61,7 @@ impl EventFilter<'_> {
         after: Option<&str>,
     ) -> CommandResult {
         let end = self.run(client, common, after);
-        match common.connection.timeout {
+        match self.span {
             None => end.await,
             Some(span) => tokio::time::timeout(span, end).await.unwrap_or(Ok(())),
         }

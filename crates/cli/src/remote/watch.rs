@@ -26,7 +26,7 @@ const RESPONSE_TIMEOUT: Duration = Duration::from_secs(10);
 /// Runs until the `--until` condition holds, `--timeout` passes, or the reader closes the pipe.
 pub(crate) async fn watch(common: &Common, args: &Watch) -> CommandResult {
     if let Some(prefix) = &args.prefix {
-        return watch_prefix(common, prefix, args.until).await;
+        return watch_prefix(common, prefix, args).await;
     }
     let key = &key(args.key.as_deref())?;
     // One attempt per poll: the watch itself retries, and reports the outage.
@@ -38,7 +38,7 @@ pub(crate) async fn watch(common: &Common, args: &Watch) -> CommandResult {
     let source = KeySource { client, common, key, every: args.every, pause: Duration::ZERO };
     let mut watcher = KeyWatcher { output: common.output, until: args.until, last: None, unreachable: None };
     let end = watcher.follow(source);
-    match common.connection.timeout {
+    match args.follow.timeout {
         None => end.await,
         Some(span) => match tokio::time::timeout(span, end).await {
             Ok(done) => done,
@@ -48,14 +48,14 @@ pub(crate) async fn watch(common: &Common, args: &Watch) -> CommandResult {
 }
 
 /// The events of all keys that begin with a prefix.
-async fn watch_prefix(common: &Common, prefix: &str, until: Option<Until>) -> CommandResult {
-    if matches!(until, Some(Until::Free | Until::Held)) {
+async fn watch_prefix(common: &Common, prefix: &str, args: &Watch) -> CommandResult {
+    if matches!(args.until, Some(Until::Free | Until::Held)) {
         let what = "--until free and --until held are about one key; with --prefix use --until changed";
         return Err(usage_error(what));
     }
     let client = prepare(&common.connection)?.build().map_err(client_failure)?;
-    let once = until == Some(Until::Changed);
-    EventFilter { prefix: Some(prefix), once }.follow(&client, common, None).await
+    let once = args.until == Some(Until::Changed);
+    EventFilter { prefix: Some(prefix), once, span: args.follow.timeout }.follow(&client, common, None).await
 }
 
 /// Polls the key.

@@ -197,6 +197,20 @@ fn an_invalid_command_line_is_refused_with_a_tip() {
     assert!(!unrelated.stderr.contains("tip:"), "{}", unrelated.stderr);
 }
 
+/// The help of `watch` and `events` said that `--timeout` was of one request, and 10 seconds if not given.
+#[test]
+fn the_help_of_a_timeout_is_that_of_the_command() {
+    for (command, timeout) in [
+        ("watch", "How long to follow [default: no limit]"),
+        ("events", "How long to follow [default: no limit]"),
+        ("list", "Timeout of one request, in addition to `--block` [default: 10s]"),
+    ] {
+        let help = lockd(&["client", command, "--help"]).stdout;
+        let about = help.split("--timeout <TIMEOUT>\n").nth(1).expect("the option").trim_start();
+        assert!(about.starts_with(timeout), "{command}: {about}");
+    }
+}
+
 #[test]
 fn a_bad_variable_is_named() {
     let told = |variable: &str, words: &[&str]| {

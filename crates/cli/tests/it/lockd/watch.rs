@@ -81,6 +81,10 @@ fn it_ends_at_its_timeout() {
     let server = Server::start(Role::Operator);
     let cases = [
         (0, "lockd client watch orders --timeout 3s"),
+        (0, "lockd client --timeout 3s watch orders"),
+        (0, "LOCKD_CLIENT_TIMEOUT=3s lockd client watch orders"),
+        (0, "lockd client watch --prefix orders --timeout 3s"),
+        (0, "lockd client --timeout 3s events"),
         (1, "lockd client watch orders --timeout 3s --until held"),
         (1, "lockd client watch orders --timeout 3s --until changed"),
         (2, "lockd client watch orders --every 99ms"),
