@@ -21,16 +21,19 @@ pub fn with_tips(mut error: Error, command: Command, words: &[OsString]) -> Erro
     command.build();
     let tip = match error.kind() {
         ErrorKind::ValueValidation | ErrorKind::InvalidValue => variable_tip(&error, &command, words),
-        ErrorKind::InvalidSubcommand => similar_command_tip(&error, &command),
+        ErrorKind::InvalidSubcommand => similar_command_tip(&error, &command, words),
         ErrorKind::UnknownArgument => unknown_argument_tip(&error, &mut command, words),
         _ => None,
     };
+    let has_tip = tip.is_some();
     if let Some(tip) = tip {
         error.remove(ContextKind::SuggestedSubcommand);
+        error.remove(ContextKind::SuggestedArg);
         error.insert(ContextKind::Suggested, ContextValue::StyledStrs(vec![StyledStr::from(tip)]));
     }
-    // The parser lists options that come from variables as if they were required.
-    if error.kind() == ErrorKind::MissingRequiredArgument {
+    // The parser lists options that come from variables as if they were required, and the option that it suggests.
+    let names_suggested = has_tip && error.kind() == ErrorKind::UnknownArgument;
+    if names_suggested || error.kind() == ErrorKind::MissingRequiredArgument {
         let usage = used(&mut command, words).render_usage();
         error.insert(ContextKind::Usage, ContextValue::StyledStr(usage));
     }
@@ -64,6 +67,17 @@ fn used<'a>(command: &'a mut Command, words: &[OsString]) -> &'a mut Command {
         used = used.find_subcommand_mut(name).expect("it was found");
     }
     used
+}
+
+/// The command that the words before `typed` name, with its name in full, as in `lockd client`.
+fn command_before<'a>(command: &'a Command, words: &[OsString], typed: &str) -> (String, &'a Command) {
+    let start = (command.get_name().to_string(), command);
+    words.iter().take_while(|word| *word != typed).fold(start, |(path, command), word| {
+        match word.to_str().and_then(|name| command.find_subcommand(name)) {
+            Some(sub) => (format!("{path} {}", sub.get_name()), sub),
+            None => (path, command),
+        }
+    })
 }
 
 /// For an invalid value of an option that is not on the command line.
@@ -106,42 +120,52 @@ const SYNONYMS: [(&str, &str); 15] = [
     ("log", "jvs history"),
 ];
 
-/// For `lockd aquire`, which means `lockd client acquire`. A command of a group with exactly this name is a better tip than
-/// a similar word that the parser has found.
-fn similar_command_tip(error: &Error, command: &Command) -> Option<String> {
+/// For `lockd aquire`, which means `lockd client acquire`, and for `lockd auth nwe`. The parser's own suggestions, which weigh
+/// short words differently and can be many, are for names that are not similar enough.
+fn similar_command_tip(error: &Error, command: &Command, words: &[OsString]) -> Option<String> {
     let typed = context(error, ContextKind::InvalidSubcommand)?;
-    let similar = similar_commands(command, typed);
-    let is_own = |path: &str| path.split(' ').next() == Some(command.get_name());
-    let synonym = SYNONYMS.iter().find(|(word, path)| *word == typed && is_own(path));
+    let (path, parent) = command_before(command, words, typed);
+    let similar = similar_commands(&path, parent, typed);
+    let is_of_parent = |of: &str| of.strip_prefix(&path).is_some_and(|rest| rest.starts_with(' '));
+    let synonym = SYNONYMS.iter().find(|(word, of)| *word == typed && is_of_parent(of));
     let path = match (similar.first(), synonym) {
-        (Some((0, path)), _) => path.clone(),
+        (Some((0, path)), _) | (Some((_, path)), None) => path.clone(),
         (_, Some((_, path))) => (*path).to_string(),
-        _ if error.get(ContextKind::SuggestedSubcommand).is_some() => return None,
-        (Some((_, path)), None) => path.clone(),
         (None, None) => return None,
     };
     Some(format!("a similar command exists: '{path}'"))
 }
 
 /// The commands with a similar name, and those of groups, with the number of edits; the most similar first.
-fn similar_commands(command: &Command, typed: &str) -> Vec<(usize, String)> {
-    let (name, mut similar) = (command.get_name(), Vec::new());
+fn similar_commands(path: &str, command: &Command, typed: &str) -> Vec<(usize, String)> {
+    let mut similar = Vec::new();
     let mut add = |sub: &Command, path: String| {
         let distance = edit_distance(typed, sub.get_name());
-        let is_similar = sub.get_name() != "help" && distance * 3 <= typed.len().max(3);
-        similar.extend(is_similar.then_some((distance, path)));
+        similar.extend(is_within(distance, typed).then_some((distance, path)));
     };
-    for group in command.get_subcommands().filter(|group| group.get_name() != "help") {
-        add(group, format!("{name} {}", group.get_name()));
-        for sub in group.get_subcommands() {
-            add(sub, format!("{name} {} {}", group.get_name(), sub.get_name()));
+    let is_listed = |sub: &&Command| sub.get_name() != "help" && !sub.is_hide_set();
+    for group in command.get_subcommands().filter(is_listed) {
+        add(group, format!("{path} {}", group.get_name()));
+        for sub in group.get_subcommands().filter(is_listed) {
+            add(sub, format!("{path} {} {}", group.get_name(), sub.get_name()));
         }
     }
     // Of two with one name, as `auth list` and `client list`, the client's is the likelier.
     similar.sort_by_key(|(distance, path): &(usize, String)| {
-        (*distance, !path.contains(" client "), path.clone())
+        (*distance, path.split(' ').count(), !path.contains(" client "), path.clone())
     });
     similar
+}
+
+/// The name that was perhaps meant by a word.
+pub fn most_similar<'a>(typed: &str, names: impl Iterator<Item = &'a str>) -> Option<&'a str> {
+    let similar = names.map(|name| (edit_distance(typed, name), name));
+    similar.filter(|(distance, _)| is_within(*distance, typed)).min().map(|(_, name)| name)
+}
+
+/// Whether so many edits may be a typing mistake in this word.
+fn is_within(distance: usize, typed: &str) -> bool {
+    distance * 3 <= typed.len().max(3)
 }
 
 /// Whether a word is this one, perhaps mistyped.
@@ -166,7 +190,15 @@ fn unknown_argument_tip(error: &Error, command: &mut Command, words: &[OsString]
             let (_, name) = OPTION_SYNONYMS.iter().find(|(word, name)| *word == typed && has(name))?;
             Some(format!("a similar argument exists: '--{name}'"))
         })
+        .or_else(|| similar_option_tip(found, used))
         .or_else(|| command_to_run_tip(found, words))
+}
+
+/// For `--tl 30s`: the parser suggests `--mtls`.
+fn similar_option_tip(found: &str, used: &Command) -> Option<String> {
+    let typed = found.strip_prefix("--")?;
+    let options = used.get_arguments().filter(|arg| !arg.is_hide_set()).filter_map(Arg::get_long);
+    most_similar(typed, options).map(|name| format!("a similar argument exists: '--{name}'"))
 }
 
 /// For `lockd client list -o json`: where there is an `-o`, it is a file.
@@ -200,20 +232,24 @@ fn command_to_run_tip(found: &str, words: &[OsString]) -> Option<String> {
     Some(format!("put -- before the command to run: '-- {}'", rest.join(" ")))
 }
 
-/// The number of characters to insert, delete or replace.
+/// The number of characters to insert, delete or replace, and of neighbours to exchange.
 fn edit_distance(a: &str, b: &str) -> usize {
-    let b: Vec<char> = b.chars().collect();
-    let mut row: Vec<usize> = (0..=b.len()).collect();
-    for (i, x) in a.chars().enumerate() {
-        let mut diagonal = row[0];
-        row[0] = i + 1;
-        for (j, y) in b.iter().enumerate() {
-            let replaced = diagonal + usize::from(x != *y);
-            diagonal = row[j + 1];
-            row[j + 1] = replaced.min(row[j] + 1).min(diagonal + 1);
+    let (a, b): (Vec<char>, Vec<char>) = (a.chars().collect(), b.chars().collect());
+    // A row for each prefix of `a`, with a column for each prefix of `b`.
+    let mut rows = vec![(0..=b.len()).collect::<Vec<usize>>()];
+    for i in 1..=a.len() {
+        let mut row = vec![i];
+        for j in 1..=b.len() {
+            let replaced = rows[i - 1][j - 1] + usize::from(a[i - 1] != b[j - 1]);
+            let mut least = replaced.min(rows[i - 1][j] + 1).min(row[j - 1] + 1);
+            if i > 1 && j > 1 && (a[i - 1], a[i - 2]) == (b[j - 2], b[j - 1]) {
+                least = least.min(rows[i - 2][j - 2] + 1);
+            }
+            row.push(least);
         }
+        rows.push(row);
     }
-    row[b.len()]
+    rows[a.len()][b.len()]
 }
 
 #[cfg(test)]
@@ -222,9 +258,13 @@ mod tests {
 
     #[test]
     fn the_distance_counts_edits() {
-        for (a, b, distance) in
-            [("", "abc", 3), ("aquire", "acquire", 1), ("kitten", "sitting", 3), ("x", "x", 0)]
-        {
+        for (a, b, distance) in [
+            ("", "abc", 3),
+            ("aquire", "acquire", 1),
+            ("kitten", "sitting", 3),
+            ("x", "x", 0),
+            ("nwe", "new", 1),
+        ] {
             assert_eq!(edit_distance(a, b), distance, "{a} {b}");
         }
     }

@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 
 use clap::ArgMatches;
 use clap::parser::ValueSource;
+use cli::usage;
 use lockd_server::Config;
 use lockd_server::settings::{self, Setting};
 use serde_json::Value;
@@ -137,7 +138,7 @@ fn read(path: &Path) -> Result<BTreeMap<String, String>, String> {
     let mut settings = BTreeMap::new();
     for (name, value) in table {
         let Some(setting) = Config::SETTINGS.iter().find(|setting| setting.name == name) else {
-            return Err(wrong(format!("no such setting; `lockd config` lists them: {name}")));
+            return Err(wrong(no_such_setting(&name)));
         };
         let value = match value {
             toml::Value::String(text) => text,
@@ -150,6 +151,14 @@ fn read(path: &Path) -> Result<BTreeMap<String, String>, String> {
         settings.insert(name, value);
     }
     Ok(settings)
+}
+
+fn no_such_setting(name: &str) -> String {
+    let names = Config::SETTINGS.iter().map(|setting| setting.name);
+    match usage::most_similar(name, names) {
+        Some(similar) => format!("no such setting; a similar one exists: {similar}: {name}"),
+        None => format!("no such setting; `lockd config` lists them: {name}"),
+    }
 }
 
 impl Resolved {
@@ -315,8 +324,8 @@ mod tests {
     fn a_file_that_cannot_be_is_named_with_what_is_wrong() {
         for (text, said) in [
             ("max-ttl = \"2 parsecs\"", "invalid value '2 parsecs' for '--max-ttl"),
-            ("max_ttl = \"2m\"", "no such setting"),
-            ("config = \"other.toml\"", "no such setting"),
+            ("max_ttl = \"2m\"", "no such setting; a similar one exists: max-ttl: max_ttl"),
+            ("config = \"other.toml\"", "no such setting; `lockd config` lists them: config"),
             ("shards = [1]", "text, a whole number, true or false is needed: shards"),
             ("shards = 1\nshards = 2", "not TOML: duplicate key"),
             ("listen = ", "line=1"),

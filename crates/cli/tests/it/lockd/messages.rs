@@ -169,7 +169,14 @@ fn an_invalid_command_line_is_refused_with_a_tip() {
     for (words, tip) in [
         ("aquire orders", "tip: a similar command exists: 'lockd client acquire'"),
         ("acquire orders", "tip: a similar command exists: 'lockd client acquire'"),
-        ("client aquire orders", "similar subcommands exist: 'pause', 'acquire'"),
+        ("client aquire orders", "tip: a similar command exists: 'lockd client acquire'"),
+        // There were seven suggestions, the right one among them.
+        ("client relase", "tip: a similar command exists: 'lockd client release'"),
+        ("auth nwe client", "tip: a similar command exists: 'lockd auth new'"),
+        ("auth new cleint", "tip: a similar command exists: 'lockd auth new client'"),
+        // The suggestion was `--mtls`, and `-- --ky`.
+        ("client acquire --tl 30s k", "tip: a similar argument exists: '--ttl'"),
+        ("run --ky k -- true", "tip: a similar argument exists: '--key'"),
         ("list", "tip: a similar command exists: 'lockd client list'"),
         ("rn --key k", "tip: a similar command exists: 'lockd run'"),
         ("lock orders", "tip: a similar command exists: 'lockd run'"),
