@@ -154,6 +154,12 @@ pub trait EngineObserver: Send + Sync {
         let _ = (shard, contended);
     }
 
+    /// The replies of a batch follow, on this thread, until [`EngineObserver::replied`]. Must not block.
+    fn replying(&self) {}
+
+    /// The replies of the batch are published. Must not block.
+    fn replied(&self) {}
+
     /// A maintenance step succeeded or failed; maintenance continues in both cases.
     fn maintained(&self, news: MaintenanceEvent);
 
@@ -405,6 +411,14 @@ impl BatchObserver for EventRelay {
 
     fn contended(&mut self, contended: &[ContentionEvent]) {
         self.watcher.contended(self.shard, contended);
+    }
+
+    fn replying(&mut self) {
+        self.watcher.replying();
+    }
+
+    fn replied(&mut self) {
+        self.watcher.replied();
     }
 
     fn marked(&mut self, mark: Mark) {

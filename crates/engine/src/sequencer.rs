@@ -100,6 +100,16 @@ pub trait BatchObserver: Send {
         let _ = contended;
     }
 
+    /// The replies of a batch follow, on this thread, until [`BatchObserver::replied`].
+    fn replying(&mut self) {
+        reached!();
+    }
+
+    /// The replies of the batch are published.
+    fn replied(&mut self) {
+        reached!();
+    }
+
     /// Enough has been logged since the last mark for a snapshot.
     fn marked(&mut self, mark: Mark);
 

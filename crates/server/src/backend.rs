@@ -12,6 +12,7 @@ pub(crate) mod error;
 pub(crate) mod cluster;
 pub mod shards;
 pub(crate) mod blocking_thread;
+pub(crate) mod batch_end;
 pub(crate) mod leases;
 pub(crate) mod lists;
 pub(crate) mod bulk;

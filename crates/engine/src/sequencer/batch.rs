@@ -50,12 +50,14 @@ impl PendingBatch {
         if let Some(measure) = self.measure {
             observer.measured(measure);
         }
+        observer.replying();
         for (to, reply, lease) in self.turn.replies {
             to(reply, Delivery::new(lease, shared));
         }
         for publish in self.queries {
             publish();
         }
+        observer.replied();
         let waiters = self.turn.served;
         if waiters > 0 {
             observer.measured(Measure::HandOff { took: self.stopwatch.elapsed(), waiters });

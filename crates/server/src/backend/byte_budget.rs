@@ -97,18 +97,26 @@ impl TakenGuard {
     }
 }
 
-impl Drop for TakenGuard {
-    fn drop(&mut self) {
-        if self.bytes == 0 {
+impl TakenGuard {
+    /// Returns some of the bytes.
+    pub(crate) fn shrink(&mut self, bytes: u64) {
+        if bytes == 0 {
             return;
         }
+        self.bytes -= bytes;
         let mut taken = self.budget.taken();
-        taken.all -= self.bytes;
+        taken.all -= bytes;
         let mine = taken.identities.get_mut(&self.identity).expect("a guard's identity is counted");
-        *mine -= self.bytes;
+        *mine -= bytes;
         if *mine == 0 {
             taken.identities.remove(&self.identity);
         }
+    }
+}
+
+impl Drop for TakenGuard {
+    fn drop(&mut self) {
+        self.shrink(self.bytes);
     }
 }
 

@@ -6,6 +6,7 @@ use engine::observe::{AuditEntry, ContentionEvent, EngineObserver, Fatal, Mainte
 use kernel::{Event, Lsn, Shard};
 
 use crate::backend::audit_log::AuditLog;
+use crate::backend::batch_end;
 use crate::backend::event_log::EventLog;
 use crate::backend::metrics::Metrics;
 
@@ -46,6 +47,14 @@ impl EngineObserver for ShardObserver {
 
     fn contended(&self, shard: Shard, contended: &[ContentionEvent]) {
         self.event_log.record_contention(shard, contended);
+    }
+
+    fn replying(&self) {
+        batch_end::begin();
+    }
+
+    fn replied(&self) {
+        batch_end::end();
     }
 
     fn maintained(&self, event: MaintenanceEvent) {

@@ -41,7 +41,7 @@ use crate::http::reload::Reloader;
 use crate::http::response_budget;
 use crate::http::response_watch::ResponseWatch;
 use crate::http::router::Routes;
-use crate::http::stream_budget::RequestMemory;
+use crate::http::stream_budget::{RequestMemory, StreamMemory};
 use crate::http::timeouts::{BodyLimits, TimedBody};
 use crate::parse::query::Query;
 use crate::parse::{self, Headers};
@@ -131,6 +131,11 @@ impl ConnectionService {
             reloader: None,
         };
         ConnectionService::new(backend, peer, setup)
+    }
+
+    /// Counts the memory of calls that the service does not count itself: those of the stream protocol.
+    pub(crate) fn stream_memory(&self) -> StreamMemory {
+        StreamMemory::new(&self.0.backend, &self.0.peer)
     }
 
     /// The same service for a protocol that no browser speaks.

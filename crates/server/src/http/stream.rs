@@ -96,7 +96,7 @@ impl<I: Socket> StreamConnection<I> {
     ) -> StreamConnection<I> {
         let may_block = Handle::current().runtime_flavor() == RuntimeFlavor::MultiThread;
         StreamConnection {
-            exchange: Exchange::new(stream),
+            exchange: Exchange::new(stream, service.stream_memory()),
             service: service.without_browsers(),
             lone_caller: may_block.then(|| Arc::clone(lone_caller)),
             reading,
@@ -114,7 +114,18 @@ impl<I: Socket> StreamConnection<I> {
     fn step(&mut self, context: &mut Context<'_>) -> Step<I> {
         let exchange = Arc::clone(&self.exchange);
         let mut io = exchange.lock();
+        io.is_reading = true;
         io.register(context);
+        let is_backed_up = io.output_bytes() >= OUTPUT_MAX || io.calls.len() >= IN_FLIGHT_MAX as usize;
+        if !is_backed_up
+            && !io.is_closing
+            && !io.is_broken
+            && let Some(step) = self.next_frame(&mut io)
+        {
+            return step;
+        }
+        // Behind all frames that have arrived: their replies are written together.
+        let had_output = io.output_bytes() >= OUTPUT_MAX;
         let is_written = io.poll_output(context).is_ready();
         if io.is_broken {
             return Step::End;
@@ -123,20 +134,17 @@ impl<I: Socket> StreamConnection<I> {
             io.poll_shutdown(context);
             return Step::End;
         }
-        let is_backed_up = io.output_bytes() >= OUTPUT_MAX || io.calls.len() >= IN_FLIGHT_MAX as usize;
-        if !is_backed_up
-            && !io.is_closing
-            && let Some(step) = self.next_frame(&mut io)
-        {
-            return step;
+        if had_output && is_written {
+            return Step::Again;
         }
-        if io.input().len() > REQUEST_MAX {
-            return self.check_timer(&io, is_backed_up, context);
-        }
-        match read(&mut io, context) {
+        let read = if io.input().len() > REQUEST_MAX { Poll::Pending } else { read(&mut io, context) };
+        match read {
             Poll::Ready(true) => Step::Again,
             Poll::Ready(false) => Step::End,
-            Poll::Pending => self.check_timer(&io, is_backed_up, context),
+            Poll::Pending => {
+                io.is_reading = false;
+                self.check_timer(&io, is_backed_up, context)
+            }
         }
     }
 
@@ -152,9 +160,11 @@ impl<I: Socket> StreamConnection<I> {
         };
         io.consume(length);
         Some(match frame {
-            Frame::Request(request) => {
+            Frame::Request(mut request) => {
                 let task = InlineTask::new(Call::new(request.id, &self.exchange));
-                io.begin(request.id, &task);
+                if let Err(limit) = io.begin(request.id, &task, request.body_length()) {
+                    request.refuse(limit);
+                }
                 Step::Call(task, request)
             }
             Frame::Cancel(id) => io.cancel(id).map_or(Step::Handled, Step::Cancel),
@@ -185,7 +195,7 @@ impl<I: Socket> StreamConnection<I> {
 
     fn call(&self, task: &CallTask<I>, request: Box<StreamRequest>) {
         let is_alone = self.exchange.lock().calls.len() == 1;
-        let call = request.handle(self.service.clone(), is_alone);
+        let call = request.handle(self.service.clone());
         // Not within the cooperative budget of the reading task: another thread polls the call too.
         let call = Box::pin(tokio::task::unconstrained(call));
         let connection = Arc::as_ptr(&self.exchange).addr();

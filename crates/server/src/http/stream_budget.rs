@@ -1,4 +1,4 @@
-//! Counts the HTTP/2 requests in progress.
+//! Counts the requests in progress of HTTP/2 and of the stream protocol.
 //!
 //! **Invariant.** The requests of an identity, from their heads until their responses are sent, occupy at most its part of
 //! the memory for them. Beyond it a request is refused; the refusals that wait to be sent are counted too, and beyond
@@ -13,6 +13,7 @@
 use axum::body::Body;
 use axum::http::Version;
 use axum::response::{IntoResponse, Response};
+use engine::limits::ExceededLimit;
 
 use crate::backend::byte_budget::{CountedBody, TakenGuard};
 use crate::backend::shards::Backend;
@@ -51,6 +52,46 @@ impl RequestMemory {
         match self.0 {
             Some(taken) => counted(response, taken),
             None => response,
+        }
+    }
+}
+
+/// The memory of the calls of a stream connection, until their replies are sent. It is taken and returned in steps, since each
+/// locks the budget that all connections share.
+pub(crate) struct StreamMemory {
+    guard: TakenGuard,
+    taken: u64,
+    used: u64,
+}
+
+/// What a connection may use uncounted: one request with the longest body, as on HTTP/1.1.
+const UNCOUNTED: u64 = REQUEST_BYTES + frames::BODY_MAX as u64;
+/// What is taken at once.
+const STEP: u64 = 64 << 10;
+
+impl StreamMemory {
+    pub(crate) fn new(backend: &Backend, peer: &Peer) -> StreamMemory {
+        StreamMemory { guard: backend.requests.nothing(&peer.identity), taken: 0, used: 0 }
+    }
+
+    /// Takes the memory of a call whose body has this length; returns how much that is.
+    pub(crate) fn take(&mut self, body: usize) -> Result<u64, ExceededLimit> {
+        let bytes = REQUEST_BYTES + body as u64;
+        while self.used + bytes > UNCOUNTED + self.taken {
+            self.guard.grow(STEP)?;
+            self.taken += STEP;
+        }
+        self.used += bytes;
+        Ok(bytes)
+    }
+
+    /// Returns the memory of calls.
+    pub(crate) fn give_back(&mut self, bytes: u64) {
+        self.used -= bytes;
+        // One step is kept: a connection that goes back and forth about a boundary does not lock the budget each time.
+        while UNCOUNTED + self.taken >= self.used + 2 * STEP && self.taken > 0 {
+            self.guard.shrink(STEP);
+            self.taken -= STEP;
         }
     }
 }

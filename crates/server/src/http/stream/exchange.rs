@@ -3,6 +3,9 @@
 //!
 //! **Invariant.** A call is in the map from its beginning until its reply is in the output: with its response, or without
 //! one. What takes it out of the map replies.
+//!
+//! **Invariant.** Output is written by the first of these: the thread that adds the reply of the last call in flight; the
+//! thread that publishes a batch, at its end; the reading task, before it waits. While the reading task runs it is the one.
 
 use std::collections::BTreeMap;
 use std::pin::Pin;
@@ -10,14 +13,17 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
 
 use axum::body::Body;
+use engine::limits::ExceededLimit;
 use frames::{Message, RequestId, Settings};
 use tokio::runtime::Handle;
 use tokio::time::Instant;
 
 use super::request;
+use crate::backend::batch_end::{self, AtBatchEnd};
 use crate::http::direct::Socket;
 use crate::http::inline_task::{Completion, InlineTask, Receiver};
 use crate::http::short_response::ShortResponse;
+use crate::http::stream_budget::StreamMemory;
 
 /// A buffer that is larger is freed when it is empty.
 const KEPT_MAX: usize = 16 << 10;
@@ -31,6 +37,12 @@ pub(super) struct Exchange<I: Socket> {
 
 /// The task of a call in flight.
 pub(super) type CallTask<I> = Arc<InlineTask<Call<I>>>;
+
+/// A call in flight, and the bytes that are counted for it.
+pub(super) struct CallInFlight<I: Socket> {
+    task: CallTask<I>,
+    bytes: u64,
+}
 
 /// A call in flight: the address of its reply.
 pub(super) struct Call<I: Socket> {
@@ -50,7 +62,14 @@ pub(super) struct Io<I: Socket> {
     written: usize,
     /// Bodies of responses in the output: they return memory to budgets when they are dropped.
     bodies: Vec<Body>,
-    pub(super) calls: BTreeMap<RequestId, CallTask<I>>,
+    pub(super) calls: BTreeMap<RequestId, CallInFlight<I>>,
+    memory: StreamMemory,
+    /// The memory of calls whose replies are in the output.
+    unsent: u64,
+    /// The reading task runs, and will write the output before it waits.
+    pub(super) is_reading: bool,
+    /// The output will be written at the end of a batch.
+    is_postponed: bool,
     pub(super) last_begun: Option<RequestId>,
     /// When the last frame was received, or the last output written.
     pub(super) idle_since: Instant,
@@ -63,7 +82,7 @@ pub(super) struct Io<I: Socket> {
 }
 
 impl<I: Socket> Exchange<I> {
-    pub(super) fn new(stream: I) -> Arc<Exchange<I>> {
+    pub(super) fn new(stream: I, memory: StreamMemory) -> Arc<Exchange<I>> {
         let mut output = frames::PREFACE.to_vec();
         frames::encode_control(&mut output, &Message::Settings(Settings::DEFAULT));
         let io = Io {
@@ -74,6 +93,10 @@ impl<I: Socket> Exchange<I> {
             written: 0,
             bodies: Vec::new(),
             calls: BTreeMap::new(),
+            memory,
+            unsent: 0,
+            is_reading: false,
+            is_postponed: false,
             last_begun: None,
             idle_since: Instant::now(),
             is_closing: false,
@@ -115,14 +138,24 @@ impl<I: Socket> Io<I> {
         }
     }
 
-    pub(super) fn begin(&mut self, id: RequestId, task: &CallTask<I>) {
+    /// A call with a body of this length begins. An error if there is no memory for it: it is to be refused.
+    pub(super) fn begin(
+        &mut self,
+        id: RequestId,
+        task: &CallTask<I>,
+        body: usize,
+    ) -> Result<(), ExceededLimit> {
         self.last_begun = Some(id);
-        self.calls.insert(id, Arc::clone(task));
+        let taken = self.memory.take(body);
+        let bytes = taken.as_ref().copied().unwrap_or_default();
+        self.calls.insert(id, CallInFlight { task: Arc::clone(task), bytes });
+        taken.map(drop)
     }
 
     /// Takes a call out of flight, and replies that it has no response. `None` if it is over already.
     pub(super) fn cancel(&mut self, id: RequestId) -> Option<CallTask<I>> {
-        let task = self.calls.remove(&id)?;
+        let CallInFlight { task, bytes } = self.calls.remove(&id)?;
+        self.unsent += bytes;
         frames::encode_control(&mut self.output, &Message::Aborted(id));
         Some(task)
     }
@@ -164,9 +197,17 @@ impl<I: Socket> Io<I> {
         self.written = 0;
         clear(&mut self.output);
         self.bodies.clear();
+        self.memory.give_back(std::mem::take(&mut self.unsent));
         self.is_broken |= !is_written;
         self.idle_since = Instant::now();
         Poll::Ready(())
+    }
+
+    /// The reading task, if it has something to do that no byte from the client announces.
+    fn reader_if_needed(&self) -> Option<Waker> {
+        let is_needed =
+            !self.output.is_empty() || !self.input().is_empty() || self.is_broken || self.is_closing;
+        if is_needed { self.reader.clone() } else { None }
     }
 
     pub(super) fn poll_shutdown(&mut self, context: &mut Context<'_>) {
@@ -178,7 +219,7 @@ impl<I: Socket> Io<I> {
     /// Takes everything that must not be dropped under the lock.
     pub(super) fn close(&mut self) -> (Vec<CallTask<I>>, Option<I>) {
         self.is_broken = true;
-        (std::mem::take(&mut self.calls).into_values().collect(), self.stream.take())
+        (std::mem::take(&mut self.calls).into_values().map(|call| call.task).collect(), self.stream.take())
     }
 
     /// Adds the reply of a call that is over.
@@ -207,23 +248,52 @@ impl<I: Socket> Receiver for Call<I> {
         self.exchange.runtime.enter()
     }
 
-    /// Adds the reply to the output, on the thread that has completed the call. If it was the only one in flight, the
-    /// thread writes it; else the reading task does, together with those that follow at once.
+    /// Adds the reply to the output, on the thread that has completed the call.
     fn complete(&self, completion: Completion<Option<ShortResponse>>) {
         let mut io = self.exchange.lock();
-        let Some(task) = io.calls.remove(&self.id) else { return };
+        let Some(CallInFlight { task, bytes }) = io.calls.remove(&self.id) else { return };
+        io.unsent += bytes;
         let response = match completion {
             Completion::Output(response) => response,
             Completion::Panicked => None,
         };
         io.reply(self.id, response);
-        if io.calls.is_empty() {
-            let _ = io.poll_output(&mut Context::from_waker(Waker::noop()));
-        }
-        let needs_reader = !io.output.is_empty() || !io.input.is_empty() || io.is_broken || io.is_closing;
-        let reader = if needs_reader { io.reader.clone() } else { None };
+        let reader = self.exchange.write_or_postpone(&mut io);
         drop(io);
         drop(task);
+        if let Some(reader) = reader {
+            reader.wake();
+        }
+    }
+}
+
+impl<I: Socket> Exchange<I> {
+    /// Sees to it that the output is written. Returns the reading task if that has to do it.
+    fn write_or_postpone(self: &Arc<Self>, io: &mut Io<I>) -> Option<Waker> {
+        if io.is_reading || io.is_postponed {
+            return None;
+        }
+        if io.calls.is_empty() {
+            let _ = io.poll_output(&mut Context::from_waker(Waker::noop()));
+            return io.reader_if_needed();
+        }
+        io.is_postponed = batch_end::postpone(|| Arc::clone(self) as Arc<dyn AtBatchEnd>);
+        if io.is_postponed { None } else { io.reader.clone() }
+    }
+}
+
+impl<I: Socket> AtBatchEnd for Exchange<I> {
+    fn run(&self) {
+        let entered = self.runtime.enter();
+        let mut io = self.lock();
+        io.is_postponed = false;
+        if io.is_reading {
+            return;
+        }
+        let _ = io.poll_output(&mut Context::from_waker(Waker::noop()));
+        let reader = io.reader_if_needed();
+        drop(io);
+        drop(entered);
         if let Some(reader) = reader {
             reader.wake();
         }

@@ -2,14 +2,15 @@
 
 use api::{Code, Refusal};
 use axum::body::Bytes;
-use axum::http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Uri, Version};
+use axum::http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Uri};
 use axum::response::IntoResponse;
+use engine::limits::ExceededLimit;
 use frames::{Field, RequestId};
 use http_body_util::Full;
 
 use crate::http::connection::ConnectionService;
 use crate::http::short_response::ShortResponse;
-use crate::present::refusals::{Indeterminate, RefusalResponse};
+use crate::present::refusals::{self, Indeterminate, RefusalResponse};
 
 /// Makes the requests of one connection. Clients repeat what they send: it remembers the last target.
 #[derive(Default)]
@@ -24,10 +25,18 @@ const TARGETS: usize = 4;
 pub(super) struct StreamRequest {
     pub(super) id: RequestId,
     method: Method,
-    /// `None` for a call that frames do not carry.
-    uri: Option<Uri>,
+    target: Target,
     headers: HeaderMap,
     body: Bytes,
+}
+
+/// Where a request goes.
+enum Target {
+    Call(Uri),
+    /// Frames do not carry this call.
+    NotCarried,
+    /// There is no memory for the call.
+    OverLimit(ExceededLimit),
 }
 
 impl RequestMaker {
@@ -44,7 +53,10 @@ impl RequestMaker {
                 frames::Method::Get => Method::GET,
                 frames::Method::Post => Method::POST,
             },
-            uri: is_carried.then(|| self.uri(request.target)).flatten(),
+            target: is_carried
+                .then(|| self.uri(request.target))
+                .flatten()
+                .map_or(Target::NotCarried, Target::Call),
             headers,
             body: Bytes::copy_from_slice(request.body),
         }
@@ -64,25 +76,36 @@ impl RequestMaker {
 }
 
 impl StreamRequest {
-    /// Handles the request; `None` if its outcome is not known. The memory of a request that is not alone on its connection
-    /// is counted, as over HTTP/2.
-    pub(super) async fn handle(
-        self: Box<Self>,
-        service: ConnectionService,
-        is_alone: bool,
-    ) -> Option<ShortResponse> {
-        let Some(uri) = self.uri else {
-            let detail = "frames carry short calls only; send this one over HTTP";
-            let refusal = Refusal::new(Code::MethodNotAllowed, detail);
-            return ShortResponse::read(RefusalResponse(refusal).into_response()).await;
+    pub(super) fn body_length(&self) -> usize {
+        self.body.len()
+    }
+
+    /// The call is not to be carried out: there is no memory for it.
+    pub(super) fn refuse(&mut self, limit: ExceededLimit) {
+        (self.target, self.body) = (Target::OverLimit(limit), Bytes::new());
+    }
+
+    /// Handles the request; `None` if its outcome is not known. To the service it is one of HTTP/1.1: the memory of its
+    /// connection is counted here.
+    pub(super) async fn handle(self: Box<Self>, service: ConnectionService) -> Option<ShortResponse> {
+        let uri = match self.target {
+            Target::Call(uri) => uri,
+            Target::NotCarried => {
+                let detail = "frames carry short calls only; send this one over HTTP";
+                return refused(Refusal::new(Code::MethodNotAllowed, detail)).await;
+            }
+            Target::OverLimit(limit) => return refused(refusals::over_limit(&limit)).await,
         };
         let mut request = Request::new(Full::new(self.body));
         (*request.method_mut(), *request.uri_mut(), *request.headers_mut()) =
             (self.method, uri, self.headers);
-        *request.version_mut() = if is_alone { Version::HTTP_11 } else { Version::HTTP_2 };
         let response = service.handle(request).await;
         if Indeterminate::is_in(&response) { None } else { ShortResponse::read(response).await }
     }
+}
+
+async fn refused(refusal: Refusal) -> Option<ShortResponse> {
+    ShortResponse::read(RefusalResponse(refusal).into_response()).await
 }
 
 /// The fields of a response, by rising number. All others have no meaning in frames.
