@@ -17,6 +17,7 @@ mod timeouts;
 mod request_set;
 mod browser_guard;
 mod forwarded_peer;
+mod forwarded_clients;
 mod gather;
 mod event_streams;
 pub(crate) mod forward;

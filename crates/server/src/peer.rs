@@ -2,7 +2,7 @@
 
 use std::fmt;
 use std::net::SocketAddr;
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, OnceLock, Weak};
 
 use engine::Authorization;
 use identity::{CertificateRefusal, PeerIdentity, Right, Rights, RightsScope, Role, VerifiedChain};
@@ -63,16 +63,18 @@ impl Peer {
         Ok(Peer { identity, role, rights, certificate, connection })
     }
 
-    /// A client whose requests this server forwards. Its requests end with the connection of this server.
+    /// A client whose requests this server forwards. Its requests end with the connection of this server. `address` is that
+    /// of the client, if the server says so.
     pub(crate) fn forwarding(
         &self,
         identity: Identity,
         role: Role,
         rights: Rights,
         serial: Option<&str>,
+        address: Option<SocketAddr>,
     ) -> Peer {
         let serial = serial.map(Arc::from);
-        let connection = PeerConnection::new(self.connection.address(), None, serial.as_ref());
+        let connection = PeerConnection::new(address.or(self.connection.address()), None, serial.as_ref());
         Peer { identity, role, rights: Arc::new(rights), certificate: None, connection }
     }
 
@@ -94,6 +96,16 @@ impl Peer {
 /// connection. The default is one that this server did not accept: it is never ended from here.
 #[derive(Clone, Debug, Default)]
 pub struct PeerConnection(Arc<ConnectionState>);
+
+/// A connection that goes with its last [`PeerConnection`].
+pub(crate) struct WeakPeerConnection(Weak<ConnectionState>);
+
+impl WeakPeerConnection {
+    /// `None` once it is gone.
+    pub(crate) fn upgrade(&self) -> Option<PeerConnection> {
+        self.0.upgrade().map(PeerConnection)
+    }
+}
 
 #[derive(Debug, Default)]
 struct ConnectionState {
@@ -161,6 +173,10 @@ impl PeerConnection {
     fn of_certificate(certificate: &PeerIdentity) -> PeerConnection {
         let serial = Some(certificate.serial.to_string().into());
         PeerConnection(Arc::new(ConnectionState { serial, ..ConnectionState::default() }))
+    }
+
+    pub(crate) fn downgrade(&self) -> WeakPeerConnection {
+        WeakPeerConnection(Arc::downgrade(&self.0))
     }
 
     /// The serial number of the client's certificate; `None` without mutual TLS.

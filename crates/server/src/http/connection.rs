@@ -37,6 +37,7 @@ use crate::http::forwarded_peer::ForwardedPeer;
 use crate::http::gather::{self, Gather};
 use crate::http::identities::Tls;
 use crate::http::observer::RequestObserver;
+use crate::http::refusal_log;
 use crate::http::reload::Reloader;
 use crate::http::response_budget;
 use crate::http::response_watch::ResponseWatch;
@@ -45,7 +46,7 @@ use crate::http::stream_budget::{RequestMemory, StreamMemory};
 use crate::http::timeouts::{BodyLimits, TimedBody};
 use crate::parse::query::Query;
 use crate::parse::{self, Headers};
-use crate::peer::{CertificateCheck, Peer};
+use crate::peer::{CertificateCheck, Peer, PeerConnection};
 use crate::present::refusals::{self, Indeterminate, RefusalResponse};
 
 /// The longest body on the fast path, and of those that are read before they are handled, in bytes.
@@ -211,7 +212,8 @@ impl ConnectionContext {
                     if let Some(only) = event_streams::only_shards(request.headers()) {
                         request.extensions_mut().insert(only);
                     }
-                    let response = Box::pin(async move { self.dispatch(&peer, request).await }).await;
+                    let response =
+                        Box::pin(async move { self.dispatch_forwarded(&peer, request).await }).await;
                     // The shard may just have been handed over to this server.
                     if let Some(shard) = moved_shard(&response) {
                         self.backend.wake_shard(shard);
@@ -240,10 +242,22 @@ impl ConnectionContext {
         let header = request.headers().get(FORWARDED).map(HeaderValue::as_bytes).unwrap_or_default();
         let malformed = || Refusal::new(Code::InvalidBody, "malformed header: header=X-Lockd-Forwarded");
         let forwarded = ForwardedPeer::decode(header).ok_or_else(malformed)?;
-        if revocation.is_revoked(forwarded.serial.as_deref()) {
+        let peer = forwarded.peer(&self.peer).ok_or_else(malformed)?;
+        // Before the checks: a reload after this ends it.
+        revocation.connections.forwarded.register(&peer.connection, &self.peer.connection);
+        let is_server_ended = self.peer.connection.authorization().is_withdrawn();
+        if is_server_ended || revocation.is_revoked(forwarded.serial.as_deref()) {
             return Err(refusals::certificate_withdrawn());
         }
-        forwarded.peer(&self.peer).ok_or_else(malformed)
+        Ok(peer)
+    }
+
+    /// Handles a request of another server's client, and logs a refusal as that client's.
+    async fn dispatch_forwarded<B: RequestBody>(&self, peer: &Peer, request: Request<B>) -> Response {
+        let (method, uri) = (request.method().clone(), request.uri().clone());
+        let response = self.dispatch(peer, request).await;
+        self.observer.refusals.responded(peer, &method, &uri, &response);
+        refusal_log::logged(response)
     }
 
     /// Handles a request that may be for a shard of another server.
@@ -361,7 +375,7 @@ impl ConnectionContext {
     ) -> Pin<Box<dyn Future<Output = Response> + Send>> {
         request.extensions_mut().insert(peer.clone());
         if let Some(revocation) = &self.revocation {
-            request.extensions_mut().insert(revocation.recheck(&self.peer));
+            request.extensions_mut().insert(revocation.recheck(&self.peer, &peer.connection));
         }
         if let Some(reloader) = &self.reloader {
             request.extensions_mut().insert(Arc::clone(reloader));
@@ -447,11 +461,13 @@ async fn read_body<B: RequestBody>(mut body: TimedBody<B>) -> Result<Bytes, Refu
 pub(crate) struct RevocationCheck {
     tls: Tls,
     backend: Arc<Backend>,
+    connections: Arc<Connections>,
 }
 
 impl RevocationCheck {
-    pub(crate) fn new(tls: &Tls, backend: &Arc<Backend>) -> RevocationCheck {
-        RevocationCheck { tls: tls.clone(), backend: Arc::clone(backend) }
+    pub(crate) fn new(tls: &Tls, backend: &Arc<Backend>, connections: &Arc<Connections>) -> RevocationCheck {
+        let (backend, connections) = (Arc::clone(backend), Arc::clone(connections));
+        RevocationCheck { tls: tls.clone(), backend, connections }
     }
 
     pub(crate) fn check(&self, peer: &Peer) -> Result<(), Refusal> {
@@ -475,8 +491,9 @@ impl RevocationCheck {
         connections.end_invalid(&self.tls, self.now());
     }
 
-    fn recheck(&self, peer: &Peer) -> CertificateCheck {
-        let (check, peer) = (self.clone(), peer.clone());
-        CertificateCheck(Arc::new(move || check.check(&peer).is_ok()))
+    /// `client` is the connection of the request's client: another than the peer's if the peer forwards.
+    fn recheck(&self, peer: &Peer, client: &PeerConnection) -> CertificateCheck {
+        let (check, peer, client) = (self.clone(), peer.clone(), client.clone());
+        CertificateCheck(Arc::new(move || client.end_reason().is_none() && check.check(&peer).is_ok()))
     }
 }

@@ -17,6 +17,7 @@ use identity::{PeerIdentity, Role, UnixTime};
 use tokio::sync::Notify;
 
 use crate::backend::metrics::Metrics;
+use crate::http::forwarded_clients::ForwardedClients;
 use crate::http::identities::Tls;
 use crate::http::response_watch::ResponseWatch;
 use crate::peer::{ConnectionEnd, Peer, PeerConnection};
@@ -113,6 +114,8 @@ pub(crate) struct Connections {
     per_owner_max: usize,
     metrics: Arc<Metrics>,
     state: Mutex<State>,
+    /// The clients of requests that arrive on connections of other servers.
+    pub(crate) forwarded: ForwardedClients,
     closed: Notify,
 }
 
@@ -161,6 +164,7 @@ impl Connections {
             per_owner_max: per_owner_max.min(most_of_one_owner(max)),
             metrics: Arc::clone(metrics),
             state: Mutex::default(),
+            forwarded: ForwardedClients::default(),
             closed: Notify::new(),
         })
     }
@@ -215,7 +219,7 @@ impl Connections {
     }
 
     /// Ends the connections whose certificate is revoked or has expired, whose CA is no longer trusted, or whose identity
-    /// has changed. Returns their number.
+    /// has changed. Returns their number. Clients of forwarded requests are ended as well, and not counted.
     ///
     /// The lock is not held meanwhile: after a change of the CAs every chain is verified again.
     pub(crate) fn end_invalid(&self, tls: &Tls, now: UnixTime) -> usize {
@@ -228,7 +232,10 @@ impl Connections {
             let checked = tls.check(certificate, connection, now);
             checked.is_err_and(|why| self.end(connection, ConnectionEnd::from(why)))
         };
-        open.iter().filter(|open| is_ended(open)).count()
+        let ended = open.iter().filter(|open| is_ended(open)).count();
+        // After the connections of servers: with one of them, all its clients are ended.
+        self.forwarded.end_invalid(&tls.denylist);
+        ended
     }
 
     /// Ends the connections whose client has not taken a response for this time.

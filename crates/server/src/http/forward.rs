@@ -37,8 +37,9 @@ use crate::backend::cluster::registry::ShardOwner;
 use crate::backend::error::BackendError;
 use crate::backend::shards::Backend;
 use crate::http::forwarded_peer::ForwardedPeer;
+use crate::http::refusal_log;
 use crate::peer::Peer;
-use crate::present::refusals::{IntoRefusal as _, MovedShard, RefusalResponse};
+use crate::present::refusals::{self, IntoRefusal as _, MovedShard, RefusalResponse};
 
 /// Carries the client's identity. Only servers may send it.
 pub(crate) const FORWARDED: HeaderName = HeaderName::from_static("x-lockd-forwarded");
@@ -100,6 +101,8 @@ enum SendError {
     NotSent,
     /// It may have been carried out.
     Indeterminate,
+    /// The client may no longer act. What it sent may have been carried out.
+    ClientEnded,
 }
 
 impl Forwarder {
@@ -121,9 +124,13 @@ impl Forwarder {
         }
         let deadline = self.deadline();
         let mut body = Some(body);
+        let mut may_be_done = false;
         let is_harmless =
             head.method == Method::GET || head.headers.contains_key(api::header::IDEMPOTENCY_KEY);
         loop {
+            if peer.connection.authorization().is_withdrawn() {
+                return Forwarded::Response(if may_be_done { indeterminate() } else { withdrawn() });
+            }
             if self.backend.owns(shard) && matches!(body, Some(ForwardBody::Bytes(_))) {
                 return Forwarded::Local;
             }
@@ -154,10 +161,9 @@ impl Forwarder {
                     return Forwarded::Response(response);
                 }
                 Err(SendError::NotSent) => {}
-                Err(SendError::Indeterminate) if is_harmless => {}
-                Err(SendError::Indeterminate) => {
-                    let refusal = BackendError::Indeterminate.into_refusal();
-                    return Forwarded::Response(RefusalResponse(refusal).into_response());
+                Err(SendError::Indeterminate) if is_harmless => may_be_done = head.method != Method::GET,
+                Err(SendError::Indeterminate | SendError::ClientEnded) => {
+                    return Forwarded::Response(indeterminate());
                 }
             }
             self.pause(shard).await;
@@ -206,7 +212,8 @@ impl Forwarder {
         RefusalResponse(refusal).into_response()
     }
 
-    /// Sends it once. A response that takes long is given up when another server owns the shard.
+    /// Sends it once. A response that takes long is given up when another server owns the shard, and every response once the
+    /// client may no longer act: a lease that it waited for would be granted to it, until its connection is closed.
     async fn send(
         &self,
         peer: &Peer,
@@ -227,6 +234,8 @@ impl Forwarder {
         let mut sent = std::pin::pin!(self.client.request(request));
         loop {
             tokio::select! {
+                biased;
+                _ = peer.connection.ended() => return Err(SendError::ClientEnded),
                 response = &mut sent => {
                     return response.map(presented).map_err(|error| {
                         if error.is_connect() { SendError::NotSent } else { SendError::Indeterminate }
@@ -263,7 +272,16 @@ fn end_to_end(headers: &HeaderMap) -> HeaderMap {
 fn presented(response: hyper::Response<hyper::body::Incoming>) -> Response {
     let (mut head, body) = response.into_parts();
     head.headers = end_to_end(&head.headers);
-    Response::from_parts(head, Body::new(body))
+    // By the server that has carried the request out.
+    refusal_log::logged(Response::from_parts(head, Body::new(body)))
+}
+
+fn indeterminate() -> Response {
+    RefusalResponse(BackendError::Indeterminate.into_refusal()).into_response()
+}
+
+fn withdrawn() -> Response {
+    RefusalResponse(refusals::certificate_withdrawn()).into_response()
 }
 
 /// The shard that a response refers to another server.

@@ -3,6 +3,8 @@
 //! The receiving server trusts it only on connections whose certificate has the role `server`. Without mutual TLS there are
 //! no identities: it then says only that the request was forwarded.
 
+use std::net::SocketAddr;
+
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use identity::{NamespaceRights, Rights, Role};
@@ -20,6 +22,8 @@ pub(crate) struct ForwardedPeer {
     rights: Vec<String>,
     /// The serial number of its certificate, in hexadecimal.
     pub(crate) serial: Option<String>,
+    /// Where it is connected from.
+    address: Option<SocketAddr>,
     /// The server that forwards, in hexadecimal.
     by: String,
 }
@@ -31,6 +35,7 @@ impl ForwardedPeer {
             role: peer.role.as_str().to_string(),
             rights: peer.rights.iter().map(|rights| rights.to_string()).collect(),
             serial: peer.connection.serial().map(ToString::to_string),
+            address: peer.connection.address(),
             by: format!("{by:032x}"),
         }
     }
@@ -50,7 +55,7 @@ impl ForwardedPeer {
         let rights: Result<Vec<NamespaceRights>, _> = self.rights.iter().map(|text| text.parse()).collect();
         let rights = Rights::new(rights.ok()?).ok()?;
         let identity = Identity::new(self.identity.as_str()).ok()?;
-        Some(by.forwarding(identity, role, rights, self.serial.as_deref()))
+        Some(by.forwarding(identity, role, rights, self.serial.as_deref(), self.address))
     }
 }
 
@@ -62,13 +67,16 @@ mod tests {
     fn a_client_arrives_with_its_identity_rights_and_serial() {
         let server = Peer::anonymous(Role::Server);
         let rights = Rights::new(["jobs:rw".parse().unwrap(), "a:b:r".parse().unwrap()]).unwrap();
-        let client = server.forwarding(Identity::new("wörker").unwrap(), Role::Worker, rights, Some("0a1b"));
+        let address = "192.0.2.1:7".parse().ok();
+        let name = Identity::new("wörker").unwrap();
+        let client = server.forwarding(name, Role::Worker, rights, Some("0a1b"), address);
         let sent = ForwardedPeer::of(&client, 7).encode();
         let received = ForwardedPeer::decode(sent.as_bytes()).expect("it was just encoded");
         let peer = received.peer(&server).expect("a worker");
         assert_eq!((peer.identity.as_str(), peer.role), ("wörker", Role::Worker));
         assert_eq!(peer.rights, client.rights);
         assert_eq!(peer.connection.serial().map(|serial| &**serial), Some("0a1b"));
+        assert_eq!(peer.connection.address(), address);
     }
 
     #[test]

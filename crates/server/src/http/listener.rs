@@ -97,7 +97,7 @@ pub(crate) async fn serve(listeners: Vec<Listener>, context: ListenerContext) {
     let forwarding = context.reloader.as_ref().map(|reloader| Arc::clone(&reloader.identities().forwarding));
     for listener in listeners {
         let revocation_check = match &listener {
-            Listener::Tls(_, tls) => Some(RevocationCheck::new(tls, &context.backend)),
+            Listener::Tls(_, tls) => Some(RevocationCheck::new(tls, &context.backend, &context.connections)),
             Listener::Plain(..) | Listener::Unix(..) => None,
         };
         let guard = match &listener {

@@ -21,6 +21,7 @@ use crate::backend::audit_log::RefusedAct;
 use crate::backend::metrics::RouteMetrics;
 use crate::backend::shards::Backend;
 use crate::http::body_budget::BodyMemory;
+use crate::http::forward::moved_shard;
 use crate::http::openapi::ApiCall;
 use crate::http::refusal_log::RequestRefusalLog;
 use crate::http::ui;
@@ -74,7 +75,8 @@ pub(crate) async fn observe(
         Err(refusal) => RefusalResponse(refusal).into_response(),
     };
     let response = memory.iter().fold(response, |response, memory| memory.refuse(response));
-    if let Some(act) = act {
+    // An act on a shard of another server is logged there, as its operator's.
+    if let Some(act) = act.filter(|_| moved_shard(&response).is_none()) {
         act.log(&response, info.correlation.as_ref());
         act.audit(&observer.backend, &response, info.correlation.as_ref());
     }
@@ -96,7 +98,7 @@ impl OperatorAct {
     fn log(&self, response: &Response, correlation: Option<&HeaderValue>) {
         let OperatorAct { method, path, peer, target, .. } = self;
         let (identity, status) = (peer.identity.as_str(), response.status().as_u16());
-        let serial = peer.certificate.as_ref().map(|certificate| display(certificate.serial));
+        let serial = peer.connection.serial().map(display);
         let address = peer.connection.address().map(display);
         let correlation = correlation.and_then(|id| id.to_str().ok());
         let code = response.extensions().get::<Code>().map(|code| code.as_str());

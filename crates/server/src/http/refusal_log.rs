@@ -72,7 +72,7 @@ impl RefusalLog {
     fn request(&self, peer: &Peer, method: &Method, uri: &Uri, response: &Response) {
         let Some(suppressed) = self.admit() else { return };
         let identity = peer.identity.as_str();
-        let serial = peer.certificate.as_ref().map(|certificate| display(certificate.serial));
+        let serial = peer.connection.serial().map(display);
         let address = peer.connection.address().map(display);
         let path: String = uri.path().chars().take(PATH_MAX).collect();
         let status = response.status().as_u16();
@@ -88,6 +88,16 @@ impl RefusalLog {
     fn admit(&self) -> Option<u64> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).admit(Instant::now())
     }
+}
+
+/// The server that carried the request out has logged it: an extension of responses.
+#[derive(Clone, Copy)]
+struct Logged;
+
+/// Marks a response whose request was logged as its client's, here or by the server that it was forwarded to.
+pub(crate) fn logged(mut response: Response) -> Response {
+    response.extensions_mut().insert(Logged);
+    response
 }
 
 /// The log of refused requests of a server.
@@ -109,7 +119,8 @@ impl RequestRefusalLog {
 
     /// Logs a response of 401 or 403. The query is not logged.
     pub(crate) fn responded(&self, peer: &Peer, method: &Method, uri: &Uri, response: &Response) {
-        if ![StatusCode::UNAUTHORIZED, StatusCode::FORBIDDEN].contains(&response.status()) {
+        let is_refused = [StatusCode::UNAUTHORIZED, StatusCode::FORBIDDEN].contains(&response.status());
+        if !is_refused || response.extensions().get::<Logged>().is_some() {
             return;
         }
         let log = match response.extensions().get::<Code>() {

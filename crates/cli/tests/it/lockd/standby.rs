@@ -6,6 +6,7 @@ mod histories;
 mod history_client;
 mod outcomes;
 mod proxy;
+mod revocation;
 mod spreading;
 
 use std::collections::BTreeMap;
