@@ -75,8 +75,8 @@ pub(crate) async fn events(
     let only = only.map(|Extension(OnlyShards(shards))| shards);
     check_owned(&backend, namespace.as_ref(), only.as_deref())?;
     let last_id = last_event_id(&headers)?;
-    let subscription =
-        Subscription::begin(&backend.subscribers, &peer.identity).ok_or_else(too_many_subscriptions)?;
+    let subscription = Subscription::begin(&backend.subscribers, &peer.identity)
+        .map_err(|it| too_many_subscriptions(&it))?;
     let resumed = last_id.map(|id| backend.event_log.events.after(id));
     let follower = Follower {
         position: resumed.flatten().unwrap_or_else(|| backend.event_log.events.end()),

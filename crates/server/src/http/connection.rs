@@ -86,6 +86,8 @@ struct ConnectionContext {
     body_limits: BodyLimits,
     responses: ResponseWatch,
     allowed: ConnectionUse,
+    /// The limit that a connection with few calls exceeds.
+    connections_max: usize,
     /// Only on connections that may reload the server's identities.
     reloader: Option<Arc<Reloader>>,
 }
@@ -98,12 +100,14 @@ pub(crate) struct ConnectionSetup<'a> {
     pub(crate) body_limits: BodyLimits,
     pub(crate) responses: ResponseWatch,
     pub(crate) allowed: ConnectionUse,
+    pub(crate) connections_max: usize,
     pub(crate) reloader: Option<Arc<Reloader>>,
 }
 
 impl ConnectionService {
     pub(crate) fn new(backend: &Arc<Backend>, peer: Peer, setup: ConnectionSetup<'_>) -> ConnectionService {
-        let ConnectionSetup { routes, revocation, guard, body_limits, responses, allowed, reloader } = setup;
+        let ConnectionSetup { routes, revocation, guard, body_limits, responses, .. } = setup;
+        let ConnectionSetup { allowed, connections_max, reloader, .. } = setup;
         ConnectionService(Arc::new(ConnectionContext {
             backend: Arc::clone(backend),
             router: routes.router.clone(),
@@ -115,6 +119,7 @@ impl ConnectionService {
             body_limits,
             responses,
             allowed,
+            connections_max,
             reloader,
         }))
     }
@@ -129,6 +134,7 @@ impl ConnectionService {
             body_limits,
             responses: ResponseWatch::default(),
             allowed: ConnectionUse::Everything,
+            connections_max: usize::MAX,
             reloader: None,
         };
         ConnectionService::new(backend, peer, setup)
@@ -194,7 +200,7 @@ impl ConnectionContext {
         match self.allowed {
             ConnectionUse::Everything => Ok(()),
             ConnectionUse::Probes if PROBES.contains(&path) => Ok(()),
-            ConnectionUse::Probes => Err(refusals::too_many_connections()),
+            ConnectionUse::Probes => Err(refusals::too_many_connections(self.connections_max)),
         }
     }
 

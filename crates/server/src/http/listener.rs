@@ -291,6 +291,7 @@ impl Acceptor {
             body_limits: limits.of_bodies(),
             responses,
             allowed,
+            connections_max: limits.connections_max,
             reloader: reloader.clone().filter(|_| kind == SocketKind::Unix),
         };
         let service = ConnectionService::new(backend, peer, setup);

@@ -170,8 +170,11 @@ pub(crate) fn truncated(error: &dyn std::fmt::Display) -> Refusal {
     Refusal::new(Code::InvalidBody, format!("the body was not received completely: {error}"))
 }
 
-pub(crate) fn too_many_subscriptions() -> Refusal {
-    Refusal::new(Code::Throttled, "too many event subscriptions, in total or of this identity; retry later")
+pub(crate) fn too_many_subscriptions(limit: &ExceededLimit) -> Refusal {
+    let ExceededLimit { name, max, is_own } = limit;
+    let whose = if *is_own { "of this identity" } else { "in total" };
+    let detail = format!("too many event subscriptions {whose}; retry later: limit={name} max={max}");
+    Refusal::new(Code::Throttled, detail)
 }
 
 /// A document that is not sent.
@@ -191,9 +194,10 @@ pub(crate) fn certificate_withdrawn() -> Refusal {
     Refusal::new(Code::Unauthenticated, "the client's certificate was revoked or has expired")
 }
 
-pub(crate) fn too_many_connections() -> Refusal {
+pub(crate) fn too_many_connections(max: usize) -> Refusal {
     let detail = "the server has too many connections; only /healthz and /readyz are answered; retry later";
-    Refusal::new(Code::Unavailable, detail).with(|hints| hints.retry_after_seconds = Some(1))
+    Refusal::new(Code::Unavailable, format!("{detail}: limit=max-connections max={max}"))
+        .with(|hints| hints.retry_after_seconds = Some(1))
 }
 
 fn unavailable(why: Unavailable) -> Refusal {

@@ -256,6 +256,8 @@ async fn subscriptions_are_limited_and_end_when_the_server_drains() {
     }
     let raw = server.raw("GET", "/v1/events", &[], "").await;
     assert_eq!(raw.status, 429, "as one identity");
+    let refusal = String::from_utf8_lossy(&raw.body);
+    assert!(refusal.contains("limit=subscriptions_per_identity_max max=100"), "{refusal}");
     let mut other = Reader::open(&server.worker("bob", "*:r"), "/v1/events", &[]).await;
     drop(readers);
     let again = async {

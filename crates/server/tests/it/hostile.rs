@@ -178,6 +178,7 @@ async fn a_connection_above_the_limit_may_only_probe_and_further_ones_are_closed
     assert!(ask(&server, "GET /readyz", "").await.starts_with("HTTP/1.1 200"));
     let refused = ask(&server, "POST /v1/acquire", r#"{"key":"k"}"#).await;
     assert!(refused.starts_with("HTTP/1.1 503") && refused.contains("too many connections"), "{refused}");
+    assert!(refused.contains("limit=max-connections max=2"), "{refused}");
     let mut probing = Vec::new();
     for _ in 0..17 {
         probing.push(connect(&server).await);

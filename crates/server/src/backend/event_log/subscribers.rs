@@ -3,16 +3,17 @@
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
+use engine::limits::ExceededLimit;
 use kernel::Identity;
 
 /// The most subscriptions in total.
-const SUBSCRIPTIONS_MAX: usize = 1000;
+const SUBSCRIPTIONS_MAX: u64 = 1000;
 /// The most subscriptions of one identity.
-const SUBSCRIPTIONS_PER_IDENTITY_MAX: usize = 100;
+const SUBSCRIPTIONS_PER_IDENTITY_MAX: u64 = 100;
 
 /// The number of subscriptions, by identity.
 #[derive(Default)]
-pub(crate) struct Subscribers(Mutex<BTreeMap<Identity, usize>>);
+pub(crate) struct Subscribers(Mutex<BTreeMap<Identity, u64>>);
 
 /// One subscription; dropped, it no longer counts.
 pub(crate) struct Subscription {
@@ -21,15 +22,22 @@ pub(crate) struct Subscription {
 }
 
 impl Subscription {
-    /// `None` if the limit is reached, in total or for this identity.
-    pub(crate) fn begin(subscribers: &Arc<Subscribers>, identity: &Identity) -> Option<Subscription> {
+    /// One more, or the limit that is reached.
+    pub(crate) fn begin(
+        subscribers: &Arc<Subscribers>,
+        identity: &Identity,
+    ) -> Result<Subscription, ExceededLimit> {
+        let reached = |name, max, is_own| Err(ExceededLimit { name, max, is_own });
         let mut counts = subscribers.0.lock().unwrap_or_else(PoisonError::into_inner);
         let own = counts.get(identity).copied().unwrap_or_default();
-        if counts.values().sum::<usize>() >= SUBSCRIPTIONS_MAX || own >= SUBSCRIPTIONS_PER_IDENTITY_MAX {
-            return None;
+        if own >= SUBSCRIPTIONS_PER_IDENTITY_MAX {
+            return reached("subscriptions_per_identity_max", SUBSCRIPTIONS_PER_IDENTITY_MAX, true);
+        }
+        if counts.values().sum::<u64>() >= SUBSCRIPTIONS_MAX {
+            return reached("subscriptions_max", SUBSCRIPTIONS_MAX, false);
         }
         counts.insert(identity.clone(), own + 1);
-        Some(Subscription { subscribers: Arc::clone(subscribers), identity: identity.clone() })
+        Ok(Subscription { subscribers: Arc::clone(subscribers), identity: identity.clone() })
     }
 }
 
