@@ -1,4 +1,4 @@
-//! The page on security: every claim in it names a test that exists.
+//! The page on security: every claim in it names a test that exists, and every test that attacks is named in it.
 
 use std::path::{Path, PathBuf};
 
@@ -23,12 +23,43 @@ fn between<'a>(text: &'a str, open: &'a str, close: &'a str) -> impl Iterator<It
     text.split(open).skip(1).filter_map(move |rest| rest.split_once(close)).map(|(part, _)| part)
 }
 
+/// The files of tests that attack, below this directory.
+const ATTACKS: [&str; 9] = [
+    "attacks.rs",
+    "browsers.rs",
+    "connection_limits.rs",
+    "exhaustion.rs",
+    "exhaustion/without_rights.rs",
+    "modes.rs",
+    "reload.rs",
+    "revocation.rs",
+    "standby/revocation.rs",
+];
+
+fn page() -> String {
+    std::fs::read_to_string(root().join("docs/operating/security.md")).expect("the page")
+}
+
+/// The page had no row for the reload that un-revoked every client, though a test repeats it.
+#[test]
+fn every_attack_is_listed() {
+    let (page, directory) = (page(), root().join("crates/cli/tests/it/lockd"));
+    for file in ATTACKS {
+        let text = std::fs::read_to_string(directory.join(file)).expect(file);
+        let tests: Vec<&str> = between(&text, "#[test]\nfn ", "(").collect();
+        assert!(!tests.is_empty(), "{file}");
+        for test in tests {
+            assert!(page.contains(&format!("`{test}`")), "{file}: {test} is not listed");
+        }
+    }
+}
+
 /// A renamed test left a claim behind that nothing showed.
 #[test]
 fn every_claim_names_tests_that_exist() {
     let mut code = String::new();
     sources(&root().join("crates"), &mut code);
-    let page = std::fs::read_to_string(root().join("docs/operating/security.md")).expect("the page");
+    let page = page();
     let attacked =
         between(&page, "## What is attacked in tests", "\n## ").next().expect("the part with tests");
     let rows = attacked.lines().filter(|line| line.starts_with("| ") && !line.starts_with("| claim "));
