@@ -30,7 +30,7 @@ use tokio::io::ReadBuf;
 use tokio::runtime::{Handle, RuntimeFlavor};
 use tokio::time::{Instant, Sleep};
 
-use self::exchange::{Call, CallTask, Exchange, Io};
+use self::exchange::{Call, CallTask, Exchange, Io, OutputWriter};
 use self::request::{RequestMaker, StreamRequest};
 use crate::backend::blocking_thread::while_blocking;
 use crate::http::connection::ConnectionService;
@@ -114,7 +114,7 @@ impl<I: Socket> StreamConnection<I> {
     fn step(&mut self, context: &mut Context<'_>) -> Step<I> {
         let exchange = Arc::clone(&self.exchange);
         let mut io = exchange.lock();
-        io.is_reading = true;
+        io.writer = Some(OutputWriter::ReadingTask);
         io.register(context);
         let is_backed_up = io.output_bytes() >= OUTPUT_MAX || io.calls.len() >= IN_FLIGHT_MAX as usize;
         if !is_backed_up
@@ -142,7 +142,7 @@ impl<I: Socket> StreamConnection<I> {
             Poll::Ready(true) => Step::Again,
             Poll::Ready(false) => Step::End,
             Poll::Pending => {
-                io.is_reading = false;
+                io.writer = None;
                 self.check_timer(&io, is_backed_up, context)
             }
         }

@@ -50,6 +50,15 @@ pub(super) struct Call<I: Socket> {
     exchange: Arc<Exchange<I>>,
 }
 
+/// What will write the output.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum OutputWriter {
+    /// The reading task, which runs: before it waits.
+    ReadingTask,
+    /// The thread that publishes a batch: at its end.
+    BatchEnd,
+}
+
 /// The socket, and the calls on it.
 pub(super) struct Io<I: Socket> {
     /// `None` once the reading task has ended.
@@ -66,10 +75,8 @@ pub(super) struct Io<I: Socket> {
     memory: StreamMemory,
     /// The memory of calls whose replies are in the output.
     unsent: u64,
-    /// The reading task runs, and will write the output before it waits.
-    pub(super) is_reading: bool,
-    /// The output will be written at the end of a batch.
-    is_postponed: bool,
+    /// What will write the output anyway; `None` if the next reply has to see to it.
+    pub(super) writer: Option<OutputWriter>,
     pub(super) last_begun: Option<RequestId>,
     /// When the last frame was received, or the last output written.
     pub(super) idle_since: Instant,
@@ -95,8 +102,7 @@ impl<I: Socket> Exchange<I> {
             calls: BTreeMap::new(),
             memory,
             unsent: 0,
-            is_reading: false,
-            is_postponed: false,
+            writer: None,
             last_begun: None,
             idle_since: Instant::now(),
             is_closing: false,
@@ -270,15 +276,18 @@ impl<I: Socket> Receiver for Call<I> {
 impl<I: Socket> Exchange<I> {
     /// Sees to it that the output is written. Returns the reading task if that has to do it.
     fn write_or_postpone(self: &Arc<Self>, io: &mut Io<I>) -> Option<Waker> {
-        if io.is_reading || io.is_postponed {
+        if io.writer.is_some() {
             return None;
         }
         if io.calls.is_empty() {
             let _ = io.poll_output(&mut Context::from_waker(Waker::noop()));
             return io.reader_if_needed();
         }
-        io.is_postponed = batch_end::postpone(|| Arc::clone(self) as Arc<dyn AtBatchEnd>);
-        if io.is_postponed { None } else { io.reader.clone() }
+        if !batch_end::postpone(|| Arc::clone(self) as Arc<dyn AtBatchEnd>) {
+            return io.reader.clone();
+        }
+        io.writer = Some(OutputWriter::BatchEnd);
+        None
     }
 }
 
@@ -286,10 +295,10 @@ impl<I: Socket> AtBatchEnd for Exchange<I> {
     fn run(&self) {
         let entered = self.runtime.enter();
         let mut io = self.lock();
-        io.is_postponed = false;
-        if io.is_reading {
+        if io.writer == Some(OutputWriter::ReadingTask) {
             return;
         }
+        io.writer = None;
         let _ = io.poll_output(&mut Context::from_waker(Waker::noop()));
         let reader = io.reader_if_needed();
         drop(io);
