@@ -46,6 +46,10 @@ const OUTPUT_MAX: usize = 64 << 10;
 /// The most frames that are handled in one turn, as many as calls begin on other connections.
 const FRAMES_MAX: usize = 16;
 
+/// Requests, one after the other, after which the calls of a connection may block the thread. More than a group of callers
+/// sends one by one.
+const LONE_REQUESTS: u32 = 16;
+
 /// Serves a connection behind its preface, to its end.
 pub(crate) struct StreamConnection<I: Socket> {
     exchange: Arc<Exchange<I>>,
@@ -55,6 +59,8 @@ pub(crate) struct StreamConnection<I: Socket> {
     /// What the socket may read in one turn.
     reading: ReadBudget,
     requests: RequestMaker,
+    /// Requests in a row with which no other was in flight.
+    lone_requests: u32,
     idle_timeout: Duration,
     /// Due when the connection may have been idle for too long.
     timer: Pin<Box<Sleep>>,
@@ -101,6 +107,7 @@ impl<I: Socket> StreamConnection<I> {
             lone_caller: may_block.then(|| Arc::clone(lone_caller)),
             reading,
             requests: RequestMaker::default(),
+            lone_requests: 0,
             idle_timeout,
             timer: Box::pin(tokio::time::sleep(idle_timeout)),
         }
@@ -193,18 +200,27 @@ impl<I: Socket> StreamConnection<I> {
         }
     }
 
-    fn call(&self, task: &CallTask<I>, request: Box<StreamRequest>) {
-        let is_alone = self.exchange.lock().calls.len() == 1;
+    fn call(&mut self, task: &CallTask<I>, request: Box<StreamRequest>) {
         let call = request.handle(self.service.clone());
         // Not within the cooperative budget of the reading task: another thread polls the call too.
         let call = Box::pin(tokio::task::unconstrained(call));
-        let connection = Arc::as_ptr(&self.exchange).addr();
-        let may_block = self.lone_caller.as_ref().is_some_and(|callers| callers.count(connection));
-        if may_block && is_alone {
+        if self.is_alone() {
             tokio::task::block_in_place(|| while_blocking(|| task.start(call)));
         } else {
             task.start(call);
         }
+    }
+
+    /// Whether the client sends one request after the other, and no other connection sends any: then an append on this thread delays
+    /// nothing.
+    fn is_alone(&mut self) -> bool {
+        let io = self.exchange.lock();
+        let has_company = io.calls.len() > 1 || !io.input().is_empty();
+        drop(io);
+        self.lone_requests = if has_company { 0 } else { self.lone_requests.saturating_add(1) };
+        let connection = Arc::as_ptr(&self.exchange).addr();
+        let is_lone = self.lone_caller.as_ref().is_some_and(|callers| callers.count(connection));
+        is_lone && self.lone_requests > LONE_REQUESTS
     }
 
     /// Closes a connection that has been idle for too long, or has sent a part of a frame for too long.
