@@ -27,7 +27,7 @@ use tokio::net::{TcpListener, UnixListener};
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
-use crate::backend::audit_log::{AuditFile, AuditFileError, AuditLog, ServerEvent};
+use crate::backend::audit_log::{AuditFile, AuditFileError, AuditLog};
 use crate::backend::boot::{self, Environment, OpenStore};
 use crate::backend::boot_error::BootError;
 use crate::backend::engine_observer::{FatalHandler, ShardObserver};
@@ -347,7 +347,7 @@ fn close(backend: Arc<Backend>) {
     let audit_log = backend.audit_log.clone();
     drop(backend);
     if let Some(audit_log) = audit_log {
-        audit_log.record_server(ServerEvent::Stopped);
+        audit_log.record_stop();
         audit_log.close();
     }
 }
@@ -375,8 +375,9 @@ fn report_recovery(config: &Config, store: &OpenStore, audit_log: Option<&AuditL
         );
     }
     if let Some(audit_log) = audit_log {
-        let clean_stop = engines.iter().all(|engine| engine.recovery().was_clean);
-        audit_log.record_server(ServerEvent::Started { store: config.store.to_string(), clean_stop });
+        // Of a bucket, other servers may have closed what this one left open.
+        let was_clean = || engines.iter().all(|engine| engine.recovery().was_clean);
+        audit_log.record_start(config.store.to_string(), store.cluster.is_none().then(was_clean));
     }
 }
 

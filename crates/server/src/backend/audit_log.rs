@@ -21,9 +21,10 @@ use std::time::Duration;
 use engine::observe::AuditEntry;
 use kernel::Shard;
 
+use self::file::PreviousRun;
 pub(crate) use self::file::{AuditFile, AuditFileError, AuditFileOptions};
-use self::line::AuditItem;
-pub(crate) use self::line::{RefusedAct, ServerEvent};
+pub(crate) use self::line::RefusedAct;
+use self::line::{AuditItem, ServerEvent};
 use self::queue::AuditQueue;
 use crate::backend::metrics::Metrics;
 use crate::backend::moment::{WallClock, unix_ms};
@@ -37,14 +38,16 @@ const CLOSE_TIMEOUT: Duration = Duration::from_millis(800);
 pub(crate) struct AuditLog {
     queue: Arc<AuditQueue>,
     wall: WallClock,
+    previous: PreviousRun,
 }
 
 impl AuditLog {
     /// Starts the thread that writes to this file.
     pub(crate) fn start(file: AuditFile, metrics: &Arc<Metrics>, wall: WallClock) -> AuditLog {
         let queue = Arc::new(AuditQueue::new(QUEUE_BYTES, Arc::clone(metrics)));
+        let previous = file.previous();
         writer::spawn(Box::new(file), Arc::clone(&queue), Arc::clone(metrics), Arc::clone(&wall));
-        AuditLog { queue, wall }
+        AuditLog { queue, wall, previous }
     }
 
     /// Records durable entries of a shard. Does not block.
@@ -57,8 +60,19 @@ impl AuditLog {
         self.queue.push(std::iter::once(AuditItem::Act(unix_ms(&self.wall), Box::new(act))));
     }
 
-    /// Records that the server started or stopped.
-    pub(crate) fn record_server(&self, event: ServerEvent) {
+    /// Records that the server started. `store_was_clean`: whether the store was closed by the server before; `None` if
+    /// that is not known, because other servers may have had the store since.
+    pub(crate) fn record_start(&self, store: String, store_was_clean: Option<bool>) {
+        let clean_stop = is_clean(store_was_clean, self.previous);
+        self.record_server(ServerEvent::Started { store, clean_stop });
+    }
+
+    /// Records that the server is about to end.
+    pub(crate) fn record_stop(&self) {
+        self.record_server(ServerEvent::Stopped);
+    }
+
+    fn record_server(&self, event: ServerEvent) {
         self.queue.push(std::iter::once(AuditItem::Server(unix_ms(&self.wall), event)));
     }
 
@@ -72,8 +86,36 @@ impl AuditLog {
     }
 }
 
+/// Whether nothing of the run before is missing. A store that was closed does not show it: the audit log may have been given
+/// up at that stop, because its disk was full.
+fn is_clean(store_was_clean: Option<bool>, previous: PreviousRun) -> Option<bool> {
+    match (store_was_clean, previous) {
+        (Some(false), _) | (_, PreviousRun::Interrupted) => Some(false),
+        (Some(true), _) | (_, PreviousRun::Stopped) => Some(true),
+        (None, PreviousRun::Unknown) => None,
+    }
+}
+
 impl Drop for AuditLog {
     fn drop(&mut self) {
         self.close();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_stop_is_clean_if_nothing_speaks_against_it() {
+        use PreviousRun::{Interrupted, Stopped, Unknown};
+        let cases = [
+            (Some(true), [Some(true), Some(false), Some(true)]),
+            (Some(false), [Some(false); 3]),
+            (None, [Some(true), Some(false), None]),
+        ];
+        for (store, expected) in cases {
+            assert_eq!([Stopped, Interrupted, Unknown].map(|previous| is_clean(store, previous)), expected);
+        }
     }
 }

@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use rustix::process::Signal;
 use serde_json::Value;
 
+use super::bucket::{object_server, post as post_to, serve};
 use crate::lockd::serve::{Connection, Running};
 use crate::lockd::support::lockd;
 use crate::running::until;
@@ -132,6 +133,38 @@ fn an_expiry_and_a_stop_are_in_the_file_and_a_start_says_whether_the_last_stop_w
     let _server = Running::start(data.path(), &args);
     until("the third start", || lines(&file).len() > before);
     assert_eq!(lines(&file).last().expect("lines")["clean_stop"], false);
+}
+
+/// A server of a bucket wrote `"clean_stop":true` at every start, also after SIGKILL: it owns no shard yet, and so found none
+/// that was not closed. An auditor took the file for complete.
+#[test]
+fn a_server_of_a_bucket_that_was_killed_says_at_its_next_start_that_entries_may_be_missing() {
+    let (objects, dir) = (object_server(0), tempfile::tempdir().expect("a directory"));
+    let file = dir.path().join("audit.log");
+    let args = ["--takeover-silence", "1s", "--audit-log", file.to_str().expect("plain")];
+    let start = || serve(&objects, &dir.path().join("data"), &args);
+    let starts = || lines(&file).into_iter().filter(|line| line["event"] == "started").collect::<Vec<_>>();
+    let server = start();
+    assert_eq!(
+        post_to(&server.address, "/v1/acquire", &serde_json::json!({"key": "k"})).expect("one").0,
+        200
+    );
+    line_of(&file, "granted");
+    // SIGKILL, in the middle of a line.
+    drop(server);
+    let torn = [std::fs::read(&file).expect("readable"), b"{\"event\":\"gra".to_vec()].concat();
+    std::fs::write(&file, torn).expect("written");
+    let mut server = start();
+    until("the second start", || starts().len() == 2);
+    assert!(server.log.seen().contains(r#"last_stop="unclean""#), "{}", server.log.seen());
+    server.signal(Signal::TERM);
+    server.log.wait_for("stopped");
+    drop(server);
+    let server = start();
+    until("the third start", || starts().len() == 3);
+    assert!(server.log.seen().contains(r#"last_stop="clean""#), "{}", server.log.seen());
+    let clean: Vec<Value> = starts().iter().map(|line| line["clean_stop"].clone()).collect();
+    assert_eq!(clean, [Value::Null, false.into(), true.into()], "of a new file nothing is known");
 }
 
 /// A limit on file sizes stands for a full disk: a write is cut short in the middle of a line, and the next ones fail. The

@@ -1,8 +1,9 @@
 //! The file of the audit log: appended, rotated by size, and reopened when another program has rotated it.
 //!
-//! **Invariant.** The file contains whole lines only: after a failed write it is cut back to its length before. It is a
-//! regular file of mode 0600 that no other server appends to. At most `keep` rotated files exist beside it, as
-//! `FILE.1` (the newest) to `FILE.keep`, each of at most `bytes_max` unless one write was longer.
+//! **Invariant.** The file contains whole lines only: after a failed write it is cut back to its length before, and a line
+//! that a crash has torn is removed by the next start. It is a regular file of mode 0600 that no other server appends to. At
+//! most `keep` rotated files exist beside it, as `FILE.1` (the newest) to `FILE.keep`, each of at most `bytes_max` unless one
+//! write was longer.
 //!
 //! **What would break it.** Opening without `O_NONBLOCK`: a pipe put in the place of the file would block the thread for
 //! good. Following the descriptor alone: after `mv` by logrotate the lines would go on to the file that was moved away.
@@ -10,12 +11,13 @@
 use std::fmt;
 use std::fs::{File, Metadata, OpenOptions};
 use std::io::{self, Write as _};
-use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _};
+use std::os::unix::fs::{FileExt as _, MetadataExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 
 use rustix::fs::{FlockOperation, OFlags, flock};
 use system::file::OWNER_ONLY;
 
+use super::line::is_stop;
 use super::writer::AuditSink;
 
 /// Where the file is, and how it is rotated.
@@ -33,6 +35,18 @@ pub(crate) struct AuditFile {
     options: AuditFileOptions,
     /// `None` after a failure: it is opened again with the next write.
     file: Option<File>,
+    previous: PreviousRun,
+}
+
+/// How the run of the server before this one ended, by the last line of the file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum PreviousRun {
+    /// It wrote everything, and then that it stopped.
+    Stopped,
+    /// The file ends in the middle of a run: entries may be missing.
+    Interrupted,
+    /// The file is empty: it is new, or another program has rotated it.
+    Unknown,
 }
 
 /// Why the file cannot be used when the server starts.
@@ -52,10 +66,15 @@ impl std::error::Error for AuditFileError {}
 impl AuditFile {
     /// Opens or creates the file.
     pub(crate) fn open(options: AuditFileOptions) -> Result<AuditFile, AuditFileError> {
-        match open(&options.path) {
-            Ok(file) => Ok(AuditFile { options, file: Some(file) }),
+        match open(&options.path).and_then(|file| Ok((repair(&file, &options.path)?, file))) {
+            Ok((previous, file)) => Ok(AuditFile { options, file: Some(file), previous }),
             Err(error) => Err(AuditFileError(options.path, error)),
         }
+    }
+
+    /// How the run before this one ended.
+    pub(crate) fn previous(&self) -> PreviousRun {
+        self.previous
     }
 
     /// The file at its path, opened anew if another one is there by now, and rotated if it would become too large.
@@ -125,6 +144,49 @@ fn open(path: &Path) -> io::Result<File> {
     flock(&file, FlockOperation::NonBlockingLockExclusive)
         .map_err(|_| io::Error::other("another process writes to it"))?;
     Ok(file)
+}
+
+/// The bytes that are read at once, from the end on.
+const TAIL_BYTES: u64 = 64 << 10;
+
+/// Removes the rest of a line that a crash has torn, and reads the last line.
+fn repair(file: &File, path: &Path) -> io::Result<PreviousRun> {
+    let length = file.metadata()?.len();
+    if length == 0 {
+        return Ok(PreviousRun::Unknown);
+    }
+    let reader = File::open(path)?;
+    let whole = line_start(&reader, length)?;
+    if whole < length {
+        // Bytes that never were a line of this log belong to another program: nothing is removed.
+        let mut first = [0];
+        reader.read_exact_at(&mut first, whole)?;
+        return match first[0] {
+            b'{' | 0 => file.set_len(whole),
+            _ => (&*file).write_all(b"\n"),
+        }
+        .map(|()| PreviousRun::Interrupted);
+    }
+    let begin = line_start(&reader, length - 1)?;
+    // The line of a stop is short.
+    let mut line = vec![0; usize::try_from((length - begin).min(TAIL_BYTES)).expect("it is small")];
+    reader.read_exact_at(&mut line, begin)?;
+    Ok(if is_stop(&line) { PreviousRun::Stopped } else { PreviousRun::Interrupted })
+}
+
+/// Where the line begins that has the byte before `end`: after the last line break before it.
+fn line_start(file: &File, end: u64) -> io::Result<u64> {
+    let mut end = end;
+    while end > 0 {
+        let begin = end.saturating_sub(TAIL_BYTES);
+        let mut part = vec![0; usize::try_from(end - begin).expect("it is small")];
+        file.read_exact_at(&mut part, begin)?;
+        if let Some(at) = part.iter().rposition(|byte| *byte == b'\n') {
+            return Ok(begin + at as u64 + 1);
+        }
+        end = begin;
+    }
+    Ok(0)
 }
 
 fn is_same(open: &Metadata, named: Option<Metadata>) -> bool {
@@ -202,6 +264,44 @@ mod tests {
         std::fs::remove_file(&path).expect("removed");
         file.append(b"three\n").expect("space");
         assert_eq!(read(&path), "three\n");
+    }
+
+    /// SIGKILL in the middle of a write, or a power failure, leaves part of a line. The next start appended its own line to it,
+    /// so both were lost to every reader.
+    #[test]
+    fn a_line_that_a_crash_has_torn_is_removed_by_the_next_start() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let path = dir.path().join("audit.log");
+        let long = format!("{{\"owner\":\"{}", "o".repeat(200_000));
+        for (before, torn) in [("", "{\"kin"), ("{}\n", "{"), ("{}\n{}\n", &long), ("{}\n", "\0\0\0")] {
+            std::fs::write(&path, format!("{before}{torn}")).expect("written");
+            let mut file = audit_file(dir.path(), 1 << 20, 1);
+            assert_eq!(file.previous(), PreviousRun::Interrupted, "{before}{torn}");
+            file.append(b"one\n").expect("space");
+            assert_eq!(read(&path), format!("{before}one\n"));
+        }
+        std::fs::write(&path, "not of this log").expect("written");
+        audit_file(dir.path(), 1 << 20, 1).append(b"one\n").expect("space");
+        assert_eq!(read(&path), "not of this log\none\n", "nothing is removed");
+    }
+
+    #[test]
+    fn the_last_line_tells_how_the_run_before_ended() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let previous = |content: &str| {
+            std::fs::write(dir.path().join("audit.log"), content).expect("written");
+            audit_file(dir.path(), 1000, 1).previous()
+        };
+        let (stop, grant) = ("{\"kind\":\"server\",\"event\":\"stopped\"}\n", "{\"event\":\"granted\"}\n");
+        assert_eq!(previous(""), PreviousRun::Unknown);
+        assert_eq!(previous(stop), PreviousRun::Stopped);
+        assert_eq!(previous(&format!("{grant}{stop}")), PreviousRun::Stopped);
+        assert_eq!(previous(&format!("{stop}{grant}")), PreviousRun::Interrupted);
+        assert_eq!(
+            previous(&format!("{stop}{{\"event\":\"{}\"}}\n", "x".repeat(100_000))),
+            PreviousRun::Interrupted
+        );
+        assert_eq!(previous(&format!("{stop}\n")), PreviousRun::Interrupted);
     }
 
     #[test]

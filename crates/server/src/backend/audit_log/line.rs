@@ -43,8 +43,8 @@ pub(crate) enum ServerEvent {
     Started {
         /// The store.
         store: String,
-        /// Whether the store was closed by the server before it.
-        clean_stop: bool,
+        /// Whether the run before wrote all its entries, and closed the store; `None` if nothing shows it.
+        clean_stop: Option<bool>,
     },
     /// It is about to end.
     Stopped,
@@ -69,6 +69,15 @@ impl AuditItem {
         };
         push_line(out, fields);
     }
+}
+
+/// Whether this is the line of a server that has stopped.
+pub(super) fn is_stop(line: &[u8]) -> bool {
+    let fields: Result<Fields, _> = serde_json::from_slice(line);
+    fields.is_ok_and(|fields| {
+        let is = |name: &str, text: &str| fields.get(name).is_some_and(|value| value == text);
+        is("kind", "server") && is("event", "stopped")
+    })
 }
 
 /// Appends the line that stands for entries that were lost.

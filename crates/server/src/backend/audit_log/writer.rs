@@ -14,7 +14,7 @@ use crate::backend::moment::{WallClock, unix_ms};
 
 /// The size of the entries that are written at once, in bytes of memory.
 const CHUNK_BYTES: usize = 256 << 10;
-/// How often a failed write is retried, and how long a line may stay unsynced.
+/// How often a failed write is retried, and how long a line may stay unsynced, also while lines are written all the time.
 const INTERVAL: Duration = Duration::from_secs(1);
 
 /// Where lines go: the file, or a test's.
@@ -36,37 +36,46 @@ pub(super) fn spawn(
     metrics: Arc<Metrics>,
     wall: WallClock,
 ) {
-    let mut writer =
-        Writer { sink, queue, metrics, wall, interval: INTERVAL, is_failing: false, is_dirty: false };
+    let mut writer = Writer::new(sink, queue, metrics, wall, INTERVAL);
     let thread = std::thread::Builder::new().name("audit".into());
     // A process without threads cannot serve either.
     drop(thread.spawn(move || writer.run()).expect("a thread for the audit log"));
 }
 
 pub(super) struct Writer {
-    pub(super) sink: Box<dyn AuditSink>,
-    pub(super) queue: Arc<AuditQueue>,
-    pub(super) metrics: Arc<Metrics>,
-    pub(super) wall: WallClock,
-    pub(super) interval: Duration,
+    sink: Box<dyn AuditSink>,
+    queue: Arc<AuditQueue>,
+    metrics: Arc<Metrics>,
+    wall: WallClock,
+    interval: Duration,
     /// The last write failed, and that was logged.
-    pub(super) is_failing: bool,
-    /// Lines were written since the last sync.
-    pub(super) is_dirty: bool,
+    is_failing: bool,
+    /// When the first line was written that is not synced, by the wall clock in milliseconds.
+    unsynced_since: Option<u64>,
 }
 
 impl Writer {
+    pub(super) fn new(
+        sink: Box<dyn AuditSink>,
+        queue: Arc<AuditQueue>,
+        metrics: Arc<Metrics>,
+        wall: WallClock,
+        interval: Duration,
+    ) -> Writer {
+        Writer { sink, queue, metrics, wall, interval, is_failing: false, unsynced_since: None }
+    }
+
     pub(super) fn run(&mut self) {
         loop {
             let taken = self.queue.take(CHUNK_BYTES, self.interval);
-            if taken.items.is_empty() && taken.lost == 0 {
-                self.sync();
-                if taken.is_closed {
-                    break;
-                }
-                continue;
+            let is_idle = taken.items.is_empty() && taken.lost == 0;
+            if !is_idle && !self.write(&taken) {
+                break;
             }
-            if !self.write(&taken) {
+            if is_idle || self.is_sync_due() {
+                self.sync();
+            }
+            if is_idle && taken.is_closed {
                 break;
             }
         }
@@ -104,7 +113,8 @@ impl Writer {
     fn note_success(&mut self, entries: u64) {
         self.queue.note_written();
         self.metrics.audit_written(entries);
-        self.is_dirty = true;
+        let now = unix_ms(&self.wall);
+        self.unsynced_since.get_or_insert(now);
         if std::mem::take(&mut self.is_failing) {
             tracing::info!(file = self.sink.name(), "the audit log is written again");
         }
@@ -128,12 +138,19 @@ impl Writer {
         );
     }
 
+    /// A server that is never idle has lines to sync as well. A wall clock that jumps makes a sync early at most.
+    fn is_sync_due(&self) -> bool {
+        let now = unix_ms(&self.wall);
+        let interval_ms = u64::try_from(self.interval.as_millis()).unwrap_or(u64::MAX);
+        self.unsynced_since.is_some_and(|since| now.abs_diff(since) >= interval_ms)
+    }
+
     fn sync(&mut self) {
-        if !std::mem::take(&mut self.is_dirty) {
+        if self.unsynced_since.take().is_none() {
             return;
         }
         if let Err(error) = self.sink.sync() {
-            self.is_dirty = true;
+            self.unsynced_since = Some(unix_ms(&self.wall));
             self.note_failure(&error);
         }
     }

@@ -194,6 +194,7 @@ impl Tender {
             deposed: Arc::clone(&deposed),
         });
         let tenure = &self.parts.tenures[shard as usize];
+        let was_clean = follower.tenure().is_none() || follower.closed().is_some();
         let opened = follower.take_over(tenure, self.parts.options.clone(), observer, &self.parts.executor);
         let engine = match opened {
             Ok(engine) => Arc::new(engine),
@@ -207,7 +208,7 @@ impl Tender {
             tracing::debug!(shard, "another server has the shard");
             return Some(engine);
         };
-        report(shard, term, engine.recovery());
+        report(shard, term, was_clean, engine.recovery());
         self.parts.observer.served(self.shard);
         self.slot.set(Some(Arc::clone(&engine)));
         self.registry.set_owned(self.shard, term);
@@ -282,12 +283,25 @@ impl Tender {
     }
 }
 
-/// Logs what was recovered, and that the shard is this server's.
-fn report(shard: u32, term: u64, recovery: &RecoverySummary) {
+/// Logs what was recovered, and that the shard is this server's. `was_clean`: the log was new, or its last owner has handed
+/// it over.
+fn report(shard: u32, term: u64, was_clean: bool, recovery: &RecoverySummary) {
+    // Of a bucket, the log itself does not know how its last owner ended.
     let RecoverySummary { snapshot, records, leases, documents, was_clean: _, took } = recovery;
     let (snapshot, ms) = (snapshot.map(|seq| seq.0), took.as_millis());
-    let version = env!("CARGO_PKG_VERSION");
-    tracing::info!(version, shard, term, records, snapshot, leases, documents, ms, "recovered the store");
+    let last_stop = if was_clean { "clean" } else { "unclean" };
+    tracing::info!(
+        version = env!("CARGO_PKG_VERSION"),
+        shard,
+        term,
+        records,
+        snapshot,
+        leases,
+        documents,
+        ms,
+        last_stop,
+        "recovered the store"
+    );
 }
 
 /// Observes an engine that may be deposed.

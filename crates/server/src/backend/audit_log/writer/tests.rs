@@ -1,6 +1,7 @@
 //! The queue and the writer with a disk that is full, slow, or gone.
 
 use std::sync::Mutex;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use serde_json::Value;
 
@@ -20,6 +21,7 @@ struct DiskState {
     /// A write does not return.
     is_stuck: bool,
     attempts: usize,
+    syncs: usize,
     lines: Vec<u8>,
 }
 
@@ -40,6 +42,7 @@ impl AuditSink for TestDisk {
     }
 
     fn sync(&mut self) -> io::Result<()> {
+        self.0.lock().expect("no panic").syncs += 1;
         Ok(())
     }
 
@@ -77,15 +80,9 @@ impl World {
         let (disk, metrics) = (TestDisk::default(), Arc::new(Metrics::new()));
         disk.set_full(is_full);
         let queue = Arc::new(AuditQueue::new(items * item(0).bytes(), Arc::clone(&metrics)));
-        let mut writer = Writer {
-            sink: Box::new(disk.clone()),
-            queue: Arc::clone(&queue),
-            metrics: Arc::clone(&metrics),
-            wall: Arc::new(|| Duration::from_millis(1_794_855_903_250)),
-            interval: Duration::from_millis(1),
-            is_failing: false,
-            is_dirty: false,
-        };
+        let wall: WallClock = Arc::new(|| Duration::from_millis(1_794_855_903_250));
+        let (sink, interval) = (Box::new(disk.clone()), Duration::from_millis(1));
+        let mut writer = Writer::new(sink, Arc::clone(&queue), Arc::clone(&metrics), wall, interval);
         std::thread::spawn(move || writer.run());
         World { disk, queue, metrics }
     }
@@ -112,7 +109,7 @@ impl World {
 }
 
 fn item(number: usize) -> AuditItem {
-    AuditItem::Server(0, ServerEvent::Started { store: number.to_string(), clean_stop: true })
+    AuditItem::Server(0, ServerEvent::Started { store: number.to_string(), clean_stop: Some(true) })
 }
 
 fn stores(lines: &[Value]) -> Vec<usize> {
@@ -192,11 +189,40 @@ fn a_write_that_hangs_delays_neither_entries_nor_a_stop() {
     assert_eq!(stores(&world.disk.lines()), (0..10).collect::<Vec<_>>());
 }
 
+/// Lines were synced when none had come for a second. On a server that is always busy none ever was, and a power failure
+/// took much more than the last second, which is what the documentation says.
+#[test]
+fn a_file_that_is_written_all_the_time_is_synced_once_per_interval() {
+    let (disk, metrics) = (TestDisk::default(), Arc::new(Metrics::new()));
+    let queue = Arc::new(AuditQueue::new(1 << 20, Arc::clone(&metrics)));
+    // A millisecond passes whenever the clock is read, and an entry comes: the writer is never idle.
+    let (now, reader) = (Arc::new(AtomicU64::new(0)), Arc::downgrade(&queue));
+    let wall = Arc::clone(&now);
+    let wall: WallClock = Arc::new(move || {
+        let now = wall.fetch_add(1, Ordering::Relaxed);
+        let queue = reader.upgrade().expect("the writer has it");
+        if now < 1000 {
+            queue.push(std::iter::once(item(0)));
+        } else {
+            queue.close();
+        }
+        Duration::from_millis(now)
+    });
+    queue.push(std::iter::once(item(0)));
+    let (sink, interval) = (Box::new(disk.clone()), Duration::from_millis(100));
+    Writer::new(sink, Arc::clone(&queue), metrics, wall, interval).run();
+    assert!(now.load(Ordering::Relaxed) >= 1000, "it was never idle");
+    let syncs = disk.0.lock().expect("no panic").syncs;
+    // Ten intervals; the last sync is that of the end.
+    assert!((9..=11).contains(&syncs), "{syncs}");
+}
+
 #[test]
 fn a_name_cannot_break_a_line() {
     let mut out = String::new();
     let store = "a\nb\u{2028}c\u{85}d\"\u{1b}".to_string();
-    AuditItem::Server(0, ServerEvent::Started { store: store.clone(), clean_stop: false }).line(&mut out);
+    AuditItem::Server(0, ServerEvent::Started { store: store.clone(), clean_stop: Some(false) })
+        .line(&mut out);
     assert_eq!(out.matches(|c: char| c.is_control() || c == '\u{2028}').count(), 1, "{out:?}");
     let line: Value = serde_json::from_str(&out).expect("JSON");
     assert_eq!(line["store"].as_str(), Some(store.as_str()));
