@@ -23,7 +23,7 @@ use super::dir::{check_key, check_map, check_no_log, read_parameters, view_map};
 use super::log::LogOptions;
 use super::read_only::ReadOnlyFs;
 use super::reader::Segments;
-use super::recovery::check_without_segments;
+use super::recovery::{SEGMENTS_MISSING_BEFORE, check_without_segments};
 use super::tail::{ExpectedFrame, TornTail};
 use crate::frame::{FRAME_HEADER, FrameHeader, SEGMENT_HEADER, decode_frame, frame_len};
 use crate::fs::File as _;
@@ -238,8 +238,7 @@ impl LogView {
             if self.segments.read_floor()? >= oldest {
                 return Err(truncated(&path));
             }
-            let what = "the segments before this one are missing";
-            return Err(Damage { file: path, offset: 0, what }.into());
+            return Err(Damage { file: path, offset: 0, what: SEGMENTS_MISSING_BEFORE }.into());
         };
         self.open(first).map(Some)
     }

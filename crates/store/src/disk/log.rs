@@ -18,7 +18,7 @@ use super::clean_stop::{self, CleanStop};
 use super::floor;
 use super::index::{Index, IndexEntry};
 use super::reader::{DiskReader, Segments};
-use super::recovery::{LastSegment, OpenedSegment, check_without_segments};
+use super::recovery::{LastSegment, OpenedSegment, check_first_segment, check_without_segments};
 use super::spare::{self, Spare, Spares};
 use super::tail::TornTail;
 use crate::frame::{FRAME_HEADER, SEGMENT_HEADER, SegmentHeader, encode_frame};
@@ -147,6 +147,7 @@ impl<F: Fs> DiskLog<F> {
         let Some(first) = firsts.last().copied() else {
             return check_without_segments(&self.files, floor, mark).map(|()| None);
         };
+        check_first_segment(&self.files, firsts[0], floor)?;
         for first in &firsts {
             self.index.add_segment(*first);
         }

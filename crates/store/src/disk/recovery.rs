@@ -209,3 +209,19 @@ pub(super) fn check_without_segments<F: Fs>(
     }
     Err(Damage { file: files.path(floor), offset: 0, what: "the log's segments are missing" }.into())
 }
+
+/// A log whose oldest segment begins after the floor. Truncation makes the floor durable before it removes a segment, so this is
+/// no crash.
+pub(super) fn check_first_segment<F: Fs>(
+    files: &Segments<F>,
+    oldest: Seq,
+    floor: Seq,
+) -> Result<(), StoreError> {
+    if oldest <= floor {
+        return Ok(());
+    }
+    Err(Damage { file: files.path(oldest), offset: 0, what: SEGMENTS_MISSING_BEFORE }.into())
+}
+
+/// What is wrong with a log that has lost its first segments.
+pub(super) const SEGMENTS_MISSING_BEFORE: &str = "the segments before this one are missing";

@@ -156,6 +156,27 @@ fn a_log_whose_segments_are_missing_is_refused() {
     assert_eq!(open(dir.path()).err().expect("nothing is left").kind, ErrorKind::Damaged);
 }
 
+/// The first segments of a log were lost. The start failed with `batch not in the log: seq=0`: no file, and no command that
+/// helps; and after a snapshot it succeeded, without the documents of the lost segments.
+#[test]
+fn a_log_whose_first_segments_are_missing_is_refused_with_the_file_that_is_left() {
+    for floor in [Seq(0), Seq(100)] {
+        let dir = tempfile::tempdir().expect("a directory");
+        written(dir.path(), 300);
+        open(dir.path()).expect("sound").0.raise_floor(floor).expect("within the log");
+        let all = segments(dir.path());
+        assert!(all.len() > 2, "{all:?}");
+        std::fs::remove_file(&all[0]).expect("removable");
+        let error = open(dir.path()).err().expect("batches are missing");
+        assert_eq!(error.kind, ErrorKind::Damaged);
+        let place = format!("file={} offset=0", all[1].display());
+        for words in ["the segments before this one are missing", "`lockd restore`", place.as_str()] {
+            assert!(error.what.contains(words), "{words}: {error}");
+        }
+        assert_eq!(segments(dir.path()), all[1..], "nothing is changed");
+    }
+}
+
 /// A disk flipped a bit in the middle of the log. Treated as a torn tail, it would have cut off every later
 /// batch, all of them acknowledged.
 #[test]
