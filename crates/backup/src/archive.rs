@@ -58,8 +58,7 @@ pub(crate) fn pack(
 }
 
 /// Unpacks an archive into a directory.
-pub(crate) fn unpack(archive: &Path, to: &Path, progress: &dyn Progress) -> Result<Manifest, BackupError> {
-    let pace = Pace::unlimited(progress);
+pub(crate) fn unpack(archive: &Path, to: &Path, pace: &Pace<'_>) -> Result<Manifest, BackupError> {
     pace.begin("unpacking", std::fs::metadata(archive).map_or(0, |metadata| metadata.len()));
     let mut current: Option<(String, CopiedFile)> = None;
     let manifest = ArchiveReader::open(archive)?.members(
@@ -73,7 +72,7 @@ pub(crate) fn unpack(archive: &Path, to: &Path, progress: &dyn Progress) -> Resu
             }
             Ok(current.as_mut().expect("it was just opened").1.write(part)?)
         },
-        &pace,
+        pace,
     )?;
     if let Some((_, done)) = current {
         done.finish()?;
@@ -89,7 +88,7 @@ pub(crate) fn unpack_beside(archive: &Path, progress: &dyn Progress) -> Result<S
     let mut name = archive.file_name().unwrap_or_default().to_os_string();
     name.push(".d");
     let staging = Staging::new(&archive.with_file_name(name), false)?;
-    unpack(archive, &staging.path, progress)?;
+    unpack(archive, &staging.path, &Pace::unlimited(progress))?;
     Ok(staging)
 }
 

@@ -1,7 +1,8 @@
 //! A drill: a backup is taken and restored, and the restored store is opened as a server opens it.
 //!
 //! **Invariant.** The store itself is only read. Everything is written below a directory of its own, which is removed in
-//! any case; nothing listens on a socket, so that no client can mistake the copy for the server.
+//! any case; nothing listens on a socket, so that no client can mistake the copy for the server. Beside a server all of it goes
+//! at the pace of a backup.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -18,8 +19,8 @@ use system::{hex, random};
 
 use crate::error::BackupError;
 use crate::manifest::Manifest;
-use crate::pace::Progress;
-use crate::restore::{RestoreOptions, restore};
+use crate::pace::{Pace, Progress};
+use crate::restore::{RestoreOptions, restore_at};
 use crate::take::{BackupOptions, take};
 
 /// What a drill has shown.
@@ -29,7 +30,7 @@ pub struct Drill {
     pub manifest: Manifest,
     /// How long it took to take and to verify it.
     pub backup: Duration,
-    /// How long it took to restore it.
+    /// How long it took to restore it, without pauses for the server.
     pub restore: Duration,
     /// How long it took to open the restored store, until a lease was granted.
     pub start: Duration,
@@ -50,12 +51,13 @@ pub fn drill(
     let begun = now();
     let manifest = take(store, &backup_path, options, progress, on_damage)?;
     let backup = begun.elapsed();
-    let begun = now();
-    restore(&backup_path, &restored, &RestoreOptions { now_unix_ms: options.now_unix_ms }, progress)?;
-    let restore = begun.elapsed();
+    let pace = Pace::beside_server(progress, options.rate, Duration::MAX);
+    restore_at(&backup_path, &restored, RestoreOptions { now_unix_ms: options.now_unix_ms }, &pace)?;
+    let restore = pace.worked();
     let begun = now();
     let token = grant_one(&restored)?.0;
     let start = begun.elapsed();
+    pace.rest();
     if token <= manifest.last_lsn() {
         return Err(BackupError::Damaged(format!(
             "the restored store issues a fencing token that is not above those of the backup; report this: token={token} \

@@ -41,6 +41,7 @@ pub struct Pace<'a> {
     limits: Limits,
     timeout: Duration,
     started: Instant,
+    paused: Cell<Duration>,
     stint: Cell<Stint>,
 }
 
@@ -69,7 +70,8 @@ impl<'a> Pace<'a> {
 
     fn with(progress: &'a dyn Progress, limits: Limits, timeout: Duration) -> Pace<'a> {
         let stint = Stint::begin(&limits);
-        Pace { progress, limits, timeout, started: stint.begun, stint: Cell::new(stint) }
+        let (started, paused, stint) = (stint.begun, Cell::default(), Cell::new(stint));
+        Pace { progress, limits, timeout, started, paused, stint }
     }
 
     pub(crate) fn begin(&self, what: &'static str, bytes: u64) {
@@ -91,6 +93,11 @@ impl<'a> Pace<'a> {
         Ok(())
     }
 
+    /// The time since the start, without pauses.
+    pub(crate) fn worked(&self) -> Duration {
+        self.started.elapsed().saturating_sub(self.paused.get())
+    }
+
     /// Pauses at the end of a phase, for work that has counted no bytes.
     pub(crate) fn rest(&self) {
         self.pause(Duration::from_nanos(1), Duration::MAX);
@@ -105,12 +112,14 @@ impl<'a> Pace<'a> {
         if !left().is_zero() && left() < least {
             return;
         }
+        let begun = stint.begun.elapsed();
         while !left().is_zero() && self.started.elapsed() <= timeout {
             let until_timeout = timeout.saturating_sub(self.started.elapsed()).saturating_add(PAUSE_MIN);
             std::thread::sleep(left().min(until_timeout).min(Duration::from_millis(500)));
             // A bar appears after a second, also between two parts.
             self.progress.advance(0);
         }
+        self.paused.set(self.paused.get() + stint.begun.elapsed().saturating_sub(begun));
         // Also after a stint that was slower than it had to be: its time is not a credit.
         self.stint.set(Stint::begin(&self.limits));
     }
@@ -188,6 +197,7 @@ mod tests {
         let pace = Pace::start(&Quiet, Some(1_000_000), Duration::from_secs(60));
         pace.advance(50_000).expect("in time");
         assert!(pace.started.elapsed() >= 50 * MS);
+        assert!(pace.started.elapsed().saturating_sub(pace.worked()) >= 40 * MS, "a pause is no work");
         let pace = Pace::start(&Quiet, None, Duration::ZERO);
         let refused = pace.advance(1).expect_err("over").to_string();
         assert!(refused.contains("--timeout"), "{refused}");

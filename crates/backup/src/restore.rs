@@ -44,19 +44,29 @@ pub fn restore(
     options: &RestoreOptions,
     progress: &dyn Progress,
 ) -> Result<Restored, BackupError> {
+    restore_at(from, target, *options, &Pace::unlimited(progress))
+}
+
+/// The same at a pace, beside a server.
+pub(crate) fn restore_at(
+    from: &Path,
+    target: &Path,
+    options: RestoreOptions,
+    pace: &Pace<'_>,
+) -> Result<Restored, BackupError> {
     let staging = Staging::new(target, true)?;
     let manifest = if from.is_file() {
-        let unpacked = archive::unpack(from, &staging.path, progress)?;
+        let unpacked = archive::unpack(from, &staging.path, pace)?;
         check_clock(&unpacked, options.now_unix_ms)?;
         flatten(&staging.path)?;
         unpacked
     } else {
         let manifest = Manifest::read(from)?;
         check_clock(&manifest, options.now_unix_ms)?;
-        copy(from, &manifest, &staging.path, progress)?;
+        copy(from, &manifest, &staging.path, pace)?;
         manifest
     };
-    verify_store(&staging.path, &manifest, &Pace::unlimited(progress))?;
+    verify_store(&staging.path, &manifest, pace)?;
     let owner = hand_over(&staging.path, target)?;
     staging.publish()?;
     Ok(Restored { manifest, owner })
@@ -74,12 +84,11 @@ fn check_clock(manifest: &Manifest, now_unix_ms: u64) -> Result<(), BackupError>
 }
 
 /// Copies the files of a backup directory, each compared with its hash.
-fn copy(from: &Path, manifest: &Manifest, to: &Path, progress: &dyn Progress) -> Result<(), BackupError> {
-    let pace = Pace::unlimited(progress);
+fn copy(from: &Path, manifest: &Manifest, to: &Path, pace: &Pace<'_>) -> Result<(), BackupError> {
     pace.begin("restoring", manifest.bytes());
     for file in &manifest.files {
         let source = file.below(from).ok_or_else(|| outside(file))?;
-        copy_file(&source, file, &to.join(in_store(file)), &pace)?;
+        copy_file(&source, file, &to.join(in_store(file)), pace)?;
     }
     Ok(())
 }

@@ -1,11 +1,13 @@
 //! Backups of a store that is in use: nothing that they need is deleted before it is copied.
 
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
+use std::time::Duration;
 
-use backup::verify;
+use backup::{BackupError, BackupOptions, Progress, drill, take, verify};
+use rustix::time::{ClockId, clock_gettime};
 use store::disk::StoreView;
 
-use crate::world::{BLOB, World, content, eventually, no_hook};
+use crate::world::{BLOB, NOW, World, content, eventually, no_hook};
 
 /// The backup had read the log, and was copying documents. A client replaced the next one, the server deleted its blob,
 /// and the backup referred to a document that it did not have.
@@ -132,4 +134,94 @@ fn a_stopped_store_is_copied_with_its_mark_and_nothing_in_it_is_changed() {
     let mark = |store: &std::path::Path| std::fs::read(store.join("log/0/clean-stop")).expect("a mark");
     assert_eq!(mark(&to.join("store")), mark(&world.store()));
     assert_eq!((manifest.documents(), manifest.leases()), (1, 1));
+}
+
+/// The time of a clock.
+fn time(clock: ClockId) -> Duration {
+    let time = clock_gettime(clock);
+    Duration::new(time.tv_sec.try_into().expect("positive"), time.tv_nsec.try_into().expect("positive"))
+}
+
+/// Notes how long each phase lasts, and how long its thread has a processor meanwhile.
+struct Stopwatch {
+    phase: Cell<&'static str>,
+    begun: Cell<(Duration, Duration)>,
+    phases: RefCell<Vec<(&'static str, Duration, Duration)>>,
+}
+
+impl Stopwatch {
+    fn start() -> Stopwatch {
+        let begun = Cell::new(Stopwatch::now());
+        Stopwatch { phase: Cell::new("beginning"), begun, phases: RefCell::default() }
+    }
+
+    fn now() -> (Duration, Duration) {
+        (time(ClockId::Monotonic), time(ClockId::ThreadCPUTime))
+    }
+
+    /// Elapsed time and processor time of the phases from the first of this name on, until the first of the other.
+    fn between(&self, first: &str, end: &str) -> (Duration, Duration) {
+        let phases = self.phases.borrow();
+        let phases =
+            phases.iter().skip_while(|(name, ..)| *name != first).take_while(|(name, ..)| *name != end);
+        phases.fold(Default::default(), |(elapsed, worked), phase| (elapsed + phase.1, worked + phase.2))
+    }
+}
+
+impl Progress for Stopwatch {
+    fn begin(&self, what: &'static str, _: u64) {
+        let (now, (elapsed, worked)) = (Stopwatch::now(), self.begun.get());
+        self.phases.borrow_mut().push((self.phase.replace(what), now.0 - elapsed, now.1 - worked));
+        self.begun.set(now);
+    }
+
+    fn advance(&self, _: u64) {}
+}
+
+/// Runs something at the pace of a copy beside a server. For each of these spans of phases, each of which ends with a
+/// pause, the thread had a processor for a tenth of the time: however fast the machine is, and however busy.
+fn assert_a_tenth(
+    spans: &[(&str, &str)],
+    run: impl FnOnce(&std::path::Path, &BackupOptions, &Stopwatch) -> Result<(), BackupError>,
+) {
+    let world = World::new();
+    for n in 0..60 {
+        let lease = world.acquire(&format!("k{n}"));
+        world.put_blob(&lease, &format!("k{n}"), &content(n, 400_000));
+    }
+    let options = BackupOptions {
+        key: None,
+        now_unix_ms: NOW,
+        rate: Some(u64::MAX),
+        timeout: Duration::from_secs(600),
+    };
+    let stopwatch = Stopwatch::start();
+    run(&world.store(), &options, &stopwatch).expect("a sound store");
+    stopwatch.begin("end", 0);
+    for (first, end) in spans {
+        let (elapsed, worked) = stopwatch.between(first, end);
+        assert!(!worked.is_zero(), "{first} is no phase: {:?}", stopwatch.phases);
+        // A tenth, and something for what is done outside of the copy itself.
+        assert!(elapsed >= worked * 8, "{first}: {elapsed:?} {worked:?} {:?}", stopwatch.phases);
+    }
+}
+
+/// The pauses were tested on their own: nothing showed that copying, verifying and packing make them.
+#[test]
+fn every_phase_of_a_backup_beside_a_server_works_for_a_tenth_of_the_time() {
+    let to = tempfile::tempdir().expect("a directory");
+    let spans = [("copying", "verifying"), ("verifying", "packing"), ("packing", "end")];
+    assert_a_tenth(&spans, |store, options, stopwatch| {
+        take(store, &to.path().join("b.tar"), options, stopwatch, &mut |what| panic!("{what}")).map(drop)
+    });
+}
+
+/// A drill is said to run beside a server. It took its backup in small parts, and then restored it as fast as the machine
+/// could.
+#[test]
+fn a_drill_beside_a_server_restores_for_a_tenth_of_the_time() {
+    let scratch = tempfile::tempdir().expect("a directory");
+    assert_a_tenth(&[("restoring", "end")], |store, options, stopwatch| {
+        drill(store, scratch.path(), options, stopwatch, &mut |what| panic!("{what}")).map(drop)
+    });
 }
