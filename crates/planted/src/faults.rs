@@ -412,7 +412,7 @@ faults! {
     /// Garbage collection of a deposed server deletes the blobs of its successor.
     NewerTermSwept = "newer-term-swept" in "engine/src/uploads.rs" caught by "engine/retention",
     /// Below a floor, another writer's object decides an append whose outcome is unknown.
-    AnothersBelowFloor = "anothers-below-floor" in "store/src/object/log.rs" caught by "store/object",
+    AnothersBelowFloor = "anothers-below-floor" in "store/src/object/log.rs" caught by "store/lib",
     /// A commit may name a blob of another term, which garbage collection may have deleted.
     ForeignBlobCommitted = "foreign-blob-committed" in "engine/src/shard.rs" caught by "engine/retention",
     /// An upload is pinned only until its bytes are durable, not until its commit is decided.

@@ -5,12 +5,14 @@
 //! own feature `planted` turns on, this crate is `no_std`, empty, and `planted!(Name)` is the literal `false`.
 //!
 //! `LOCKD_PLANTED=<name>` selects the fault. `cargo run --release -p lockd-sim --features planted -- planted` tries each of
-//! them in turn. `faults.rs` is the one table that the enum, that command and `docs/planted-bugs.md` are generated from.
+//! them in turn. `faults.rs` is the one table that the enum, that command and `docs/internals/planted-bugs.md` are generated from.
 #![cfg_attr(not(any(test, feature = "enabled")), no_std)]
 #![forbid(unsafe_code)]
 
 #[cfg(any(test, feature = "enabled"))]
 pub mod faults;
+#[cfg(any(test, feature = "enabled"))]
+pub mod parts;
 
 #[cfg(any(test, feature = "enabled"))]
 pub use faults::{Fault, VARIABLE, is_selected};
