@@ -184,3 +184,24 @@ fn all_of_many_servers_are_read() {
     look_at(&registry, 0);
     assert_eq!(registry.lock().servers.len(), 98);
 }
+
+/// An hour of an owner that has no requests: its record is all that changes, sometimes late.
+#[test]
+fn an_idle_owner_that_lives_is_not_silent_in_an_hour() {
+    let objects = Arc::new(FlakyObjects::default());
+    let registry = registry(&objects, SILENCE);
+    let (mut beat, mut next_beat_ms, mut random) = (0, 0, 88_172_645_463_325_252_u64);
+    for now_ms in (0..3_600_000).step_by(750) {
+        while next_beat_ms <= now_ms {
+            beat += 1;
+            announce(&objects, OWNER, beat);
+            random ^= random << 13;
+            random ^= random >> 7;
+            random ^= random << 17;
+            next_beat_ms += 750 + random % 1500;
+        }
+        look_at(&registry, now_ms);
+        assert!(!registry.is_silent(SHARD, 4), "after {now_ms} ms");
+    }
+    assert!(beat > 2000, "{beat}");
+}
