@@ -22,7 +22,8 @@ fn score(server: ServerId, shard: Shard) -> u64 {
 
 /// The place of `server` among those that should follow the shard; `None` if it should not. The owner follows nothing.
 ///
-/// Bounded load: a server follows at most its part of all shards, rounded up, and one more for every four.
+/// Bounded load: a server follows at most its part of all shards, rounded up, and one more for every four; more only if
+/// there are too few others.
 pub(super) fn follower_rank(
     server: ServerId,
     shard: Shard,
@@ -38,10 +39,10 @@ pub(super) fn follower_rank(
     let mut loads: BTreeMap<ServerId, usize> = BTreeMap::new();
     for number in (0..shards).map(Shard) {
         let owner = owners.get(&number);
-        let within = ranked(number, servers, owner)
-            .filter(|server| loads.get(server).copied().unwrap_or(0) < load_max)
-            .take(FOLLOWERS)
-            .collect::<Vec<_>>();
+        // Over the bound if there are too few others: a shard without followers has no warm state anywhere.
+        let is_free = |server: &ServerId| loads.get(server).copied().unwrap_or(0) < load_max;
+        let (free, loaded): (Vec<_>, Vec<_>) = ranked(number, servers, owner).partition(is_free);
+        let within: Vec<_> = free.into_iter().chain(loaded).take(FOLLOWERS).collect();
         if number == shard {
             return within.iter().position(|ranked| *ranked == server);
         }
@@ -162,6 +163,18 @@ mod tests {
             assert_eq!(ranks, [0, 1], "{shard:?}");
         }
         assert!(loads.values().all(|load| *load <= 13), "{loads:?}");
+    }
+
+    /// Four servers, one of which owns all shards: within the bound the other three can follow 63 each, and 100 shards need 200
+    /// followers: the last ones had one or none, and when the owner died their logs had to be recovered first.
+    #[test]
+    fn every_shard_has_two_followers_while_one_server_owns_all() {
+        let (servers, shards) = (ids(4), 100);
+        let owners: BTreeMap<_, _> = (0..shards).map(|shard| (Shard(shard), servers[0])).collect();
+        for shard in (0..shards).map(Shard) {
+            let rank = |server: &ServerId| follower_rank(*server, shard, &servers, &owners, shards);
+            assert_eq!(servers.iter().filter_map(rank).count(), 2, "{shard:?}");
+        }
     }
 
     #[test]
