@@ -58,6 +58,10 @@ pub use recovery::RecoveryError;
 pub use sequencer::{Delivery, ReplyTo};
 pub use shard::{RENEWALS_MAX, Submission};
 
+/// The versions of rules, batches and snapshots that this build writes. It reads a log whose versions are all these or earlier.
+pub const LOG_VERSIONS: [u32; 3] =
+    [kernel::KERNEL_VERSION, record::BATCH_VERSION as u32, snapshot::SNAPSHOT_VERSION];
+
 /// Requests for leases that wait, and the reasons why others may not.
 pub mod waiters {
     pub use crate::decision::{Advice, Blocked};

@@ -37,7 +37,8 @@ pub(crate) async fn hand_over(
         return Err(Refusal::new(Code::InvalidState, detail).into());
     };
     if !cluster.request_hand_over(&shards) {
-        let detail = "no other server of the bucket is known; start one, and retry after the silence";
+        let detail = "no other server of the bucket is known that reads logs of this version; start one, and retry \
+                      after the silence";
         return Err(Refusal::new(Code::InvalidState, detail).into());
     }
     let deadline = Instant::now() + TIMEOUT;

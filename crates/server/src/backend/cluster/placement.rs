@@ -4,7 +4,7 @@
 //! a server that leaves changes only the shards that it followed. Ownership is sticky: only an owner with more shards than
 //! its part hands some over, so that a server that joins moves as few shards as possible.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use kernel::Shard;
 
@@ -22,26 +22,31 @@ fn score(server: ServerId, shard: Shard) -> u64 {
 
 /// The place of `server` among those that should follow the shard; `None` if it should not. The owner follows nothing.
 ///
-/// Bounded load: a server follows at most its part of all shards, rounded up, and one more for every four; more only if
-/// there are too few others.
+/// Servers that are unable to read the log of a shard do not follow it. Bounded load: a server follows at most its part of all
+/// shards, rounded up, and one more for every four; more only if there are too few others.
 pub(super) fn follower_rank(
     server: ServerId,
     shard: Shard,
     servers: &[ServerId],
     owners: &BTreeMap<Shard, ServerId>,
     shards: u32,
+    unable: &BTreeSet<(ServerId, Shard)>,
 ) -> Option<usize> {
+    let is_able = |server: ServerId, shard: Shard| !unable.contains(&(server, shard));
+    let ranked = |shard: Shard| {
+        let others = ranked(shard, servers, owners.get(&shard));
+        others.filter(move |server| is_able(*server, shard))
+    };
     if servers.len() <= FOLLOWERS + 1 {
-        return ranked(shard, servers, owners.get(&shard)).position(|ranked| ranked == server);
+        return ranked(shard).position(|ranked| ranked == server);
     }
     let part = (shards as usize * FOLLOWERS).div_ceil(servers.len());
     let load_max = part + part.div_ceil(4);
     let mut loads: BTreeMap<ServerId, usize> = BTreeMap::new();
     for number in (0..shards).map(Shard) {
-        let owner = owners.get(&number);
         // Over the bound if there are too few others: a shard without followers has no warm state anywhere.
         let is_free = |server: &ServerId| loads.get(server).copied().unwrap_or(0) < load_max;
-        let (free, loaded): (Vec<_>, Vec<_>) = ranked(number, servers, owner).partition(is_free);
+        let (free, loaded): (Vec<_>, Vec<_>) = ranked(number).partition(is_free);
         let within: Vec<_> = free.into_iter().chain(loaded).take(FOLLOWERS).collect();
         if number == shard {
             return within.iter().position(|ranked| *ranked == server);
@@ -153,7 +158,8 @@ mod tests {
         for shard in (0..shards).map(Shard) {
             let mut ranks = Vec::new();
             for server in &servers {
-                if let Some(rank) = follower_rank(*server, shard, &servers, &owners, shards) {
+                if let Some(rank) = follower_rank(*server, shard, &servers, &owners, shards, &BTreeSet::new())
+                {
                     assert_ne!(owners[&shard], *server);
                     ranks.push(rank);
                     *loads.entry(*server).or_default() += 1;
@@ -172,8 +178,26 @@ mod tests {
         let (servers, shards) = (ids(4), 100);
         let owners: BTreeMap<_, _> = (0..shards).map(|shard| (Shard(shard), servers[0])).collect();
         for shard in (0..shards).map(Shard) {
-            let rank = |server: &ServerId| follower_rank(*server, shard, &servers, &owners, shards);
+            let rank = |server: &ServerId| {
+                follower_rank(*server, shard, &servers, &owners, shards, &BTreeSet::new())
+            };
             assert_eq!(servers.iter().filter_map(rank).count(), 2, "{shard:?}");
+        }
+    }
+
+    /// During an upgrade both followers of a shard were servers of the older version, which could not read its log.
+    #[test]
+    fn servers_that_cannot_read_a_log_leave_it_to_others() {
+        let (servers, shards) = (ids(20), 100);
+        let owners: BTreeMap<_, _> = (0..shards).map(|shard| (Shard(shard), servers[0])).collect();
+        let old = &servers[3..];
+        let unable = old.iter().flat_map(|server| (0..shards).map(|shard| (*server, Shard(shard)))).collect();
+        for shard in (0..shards).map(Shard) {
+            let rank = |server| follower_rank(server, shard, &servers, &owners, shards, &unable);
+            let mut ranks: Vec<_> = servers[1..3].iter().map(|server| rank(*server)).collect();
+            ranks.sort_unstable();
+            assert_eq!(ranks, [Some(0), Some(1)], "{shard:?}");
+            assert!(old.iter().all(|server| rank(*server).is_none()));
         }
     }
 
@@ -181,13 +205,17 @@ mod tests {
     fn a_small_cluster_follows_everything() {
         let servers = ids(3);
         let owners = BTreeMap::from([(Shard(0), servers[1])]);
-        let ranks = servers.iter().map(|server| follower_rank(*server, Shard(0), &servers, &owners, 1));
+        let ranks = servers
+            .iter()
+            .map(|server| follower_rank(*server, Shard(0), &servers, &owners, 1, &BTreeSet::new()));
         let mut ranks: Vec<_> = ranks.collect();
         assert_eq!(ranks.remove(1), None);
         ranks.sort_unstable();
         assert_eq!(ranks, [Some(0), Some(1)]);
         let unowned = BTreeMap::new();
-        let ranks = servers.iter().map(|server| follower_rank(*server, Shard(0), &servers, &unowned, 1));
+        let ranks = servers
+            .iter()
+            .map(|server| follower_rank(*server, Shard(0), &servers, &unowned, 1, &BTreeSet::new()));
         assert!(ranks.into_iter().all(|rank| rank.is_some()));
     }
 }

@@ -16,6 +16,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use engine::LOG_VERSIONS;
 use kernel::Shard;
 use store::object::{Objects, ObjectsError, ObjectsErrorKind};
 
@@ -89,6 +90,28 @@ impl RegistryState {
                 self.servers.insert(server, WatchedServer { record, unchanged, has_beaten: false });
             }
         }
+    }
+
+    /// The servers that cannot read the log of a shard, as its last owner has written it: all builds are the same, except during
+    /// an upgrade. Records of servers that have ended count too.
+    fn unable(&self) -> BTreeSet<(ServerId, Shard)> {
+        let own = self.owned.iter().map(|(shard, term)| (*shard, *term, &LOG_VERSIONS[..]));
+        let named = self.servers.values().flat_map(|known| {
+            let versions = &known.record.log_versions[..];
+            known.record.shards.iter().map(move |owned| (Shard(owned.shard), owned.term, versions))
+        });
+        let mut written: BTreeMap<Shard, (u64, &[u32])> = BTreeMap::new();
+        for (shard, term, versions) in named.chain(own) {
+            let newest = written.entry(shard).or_insert((term, versions));
+            if term > newest.0 {
+                *newest = (term, versions);
+            }
+        }
+        let unable_to = |(shard, (_, versions)): (Shard, (u64, &[u32]))| {
+            let unable = self.servers.iter().filter(move |(_, known)| !known.record.reads(versions));
+            unable.map(move |(server, _)| (*server, shard)).collect::<Vec<_>>()
+        };
+        written.into_iter().flat_map(unable_to).collect()
     }
 }
 
@@ -238,7 +261,7 @@ impl Registry {
         };
         let handed_over = state.handed_over.iter().map(handed).collect();
         let (address, stopping) = (state.address.clone(), state.is_stopping);
-        ServerRecord { address, beat, stopping, shards, handed_over }
+        ServerRecord { address, beat, stopping, log_versions: LOG_VERSIONS.to_vec(), shards, handed_over }
     }
 
     /// Deletes this server's record: it has stopped.
@@ -440,7 +463,9 @@ impl Registry {
             return Some(0);
         }
         let (servers, owners) = self.members();
-        placement::follower_rank(self.id, shard, &servers, &owners, self.shard_count())
+        // This server is none of them: it finds out by itself, and says so in its log.
+        let unable = self.lock().unable();
+        placement::follower_rank(self.id, shard, &servers, &owners, self.shard_count(), &unable)
     }
 
     /// Whether a server has handed the shard over to this one, and no server owns it since.
@@ -456,19 +481,32 @@ impl Registry {
         if self.is_hand_over_requested(shard) {
             return self.successor(shard);
         }
-        let (servers, owners) = self.members();
+        let (mut servers, owners) = self.members();
+        self.retain_readers(&mut servers);
         let moves = placement::surplus(self.id, &servers, &owners, self.shard_count());
         moves.into_iter().find(|(moved, _)| *moved == shard).map(|(_, to)| to)
     }
 
     /// The server that should have the shard when this one stops.
     pub(super) fn successor(&self, shard: Shard) -> Option<ServerId> {
-        let (servers, owners) = self.members();
-        let others: Vec<_> = servers.into_iter().filter(|server| *server != self.id).collect();
+        let (mut others, owners) = self.members();
+        self.retain_readers(&mut others);
+        others.retain(|server| *server != self.id);
         let owners: BTreeMap<_, _> = owners.into_iter().filter(|(_, owner)| *owner != self.id).collect();
+        let unable = self.lock().unable();
         others.iter().copied().find(|server| {
-            placement::follower_rank(*server, shard, &others, &owners, self.shard_count()) == Some(0)
+            let rank =
+                placement::follower_rank(*server, shard, &others, &owners, self.shard_count(), &unable);
+            rank == Some(0)
         })
+    }
+
+    /// Leaves the servers that can read the logs that this one writes. An older one, during an upgrade, could not serve a shard
+    /// that it was given, nor give it back.
+    fn retain_readers(&self, servers: &mut Vec<ServerId>) {
+        let state = self.lock();
+        let reads = |known: &WatchedServer| known.record.reads(&LOG_VERSIONS);
+        servers.retain(|server| *server == self.id || state.servers.get(server).is_some_and(reads));
     }
 
     /// The running servers, this one included, and the owners of shards.

@@ -59,6 +59,10 @@ pub(crate) struct ServerRecord {
     /// Hands its shards over, and takes no others.
     #[serde(default)]
     pub(crate) stopping: bool,
+    /// The versions of logs that it writes, and reads with all earlier ones: [`engine::LOG_VERSIONS`] of its build. A build that
+    /// does not say so reads none.
+    #[serde(default)]
+    pub(crate) log_versions: Vec<u32>,
     /// The shards that it owns, and whose log takes its appends.
     pub(crate) shards: Vec<OwnedShard>,
     /// The shards that it has handed over, until their new owners say that they own them.
@@ -91,6 +95,12 @@ impl ServerRecord {
     /// `None` if it is malformed, or written by a version that this one does not understand.
     pub(crate) fn decode(bytes: &[u8]) -> Option<ServerRecord> {
         serde_json::from_slice(bytes).ok()
+    }
+
+    /// Whether it can read logs of these versions.
+    pub(crate) fn reads(&self, versions: &[u32]) -> bool {
+        let own = self.log_versions.iter().copied().chain(std::iter::repeat(0));
+        own.zip(versions).all(|(own, version)| own >= *version)
     }
 
     /// The term after which it handed the shard over to this server.
@@ -134,5 +144,16 @@ mod tests {
         assert_eq!(ServerRecord::decode(later), Some(record.clone()));
         assert_eq!(ServerRecord::decode(b"{\"address\":"), None);
         assert_eq!((record.term_of(Shard(2)), record.term_of(Shard(1))), (Some(7), None));
+    }
+
+    #[test]
+    fn a_server_reads_logs_of_its_own_versions_and_of_earlier_ones() {
+        let record = ServerRecord { log_versions: vec![4, 2], ..ServerRecord::default() };
+        for (versions, is_read) in
+            [(&[4, 2][..], true), (&[3, 2], true), (&[5, 2], false), (&[4, 3], false), (&[4, 2, 1], false)]
+        {
+            assert_eq!(record.reads(versions), is_read, "{versions:?}");
+        }
+        assert!(!ServerRecord::default().reads(&[1]), "a build from before the field");
     }
 }

@@ -76,7 +76,11 @@ impl Objects for FlakyObjects {
 }
 
 fn registry(objects: &Arc<FlakyObjects>, silence: Duration) -> Registry {
-    let slots = vec![Arc::new(ShardSlot::shared())];
+    registry_of(objects, silence, 1)
+}
+
+fn registry_of(objects: &Arc<FlakyObjects>, silence: Duration, shards: usize) -> Registry {
+    let slots = (0..shards).map(|_| Arc::new(ShardSlot::shared())).collect();
     Registry::new(ServerId(1), silence, Arc::<FlakyObjects>::clone(objects), slots)
 }
 
@@ -204,4 +208,63 @@ fn an_idle_owner_that_lives_is_not_silent_in_an_hour() {
         assert!(!registry.is_silent(SHARD, 4), "after {now_ms} ms");
     }
     assert!(beat > 2000, "{beat}");
+}
+
+/// A server that runs, of a build that reads and writes logs of these versions.
+fn announce_build(registry: &Registry, objects: &FlakyObjects, server: ServerId, versions: &[u32], ms: u64) {
+    // Until it was listed, and seen to beat.
+    for beat in 0..u64::from(2 * LOOKS) {
+        let log_versions = versions.to_vec();
+        let record = ServerRecord { beat: ms + beat, log_versions, ..ServerRecord::default() };
+        objects.inner.put(&server.object(), &record.encode()).expect("in memory");
+        look_at(registry, ms + beat);
+    }
+}
+
+/// An upgraded server handed a shard to one that was not upgraded yet, to even out their shares. That one could not read its
+/// log, so the shard had no owner for the silence; then it was handed over again.
+#[test]
+fn nothing_is_handed_over_to_a_server_that_could_not_read_it() {
+    let objects = Arc::new(FlakyObjects::default());
+    let registry = registry_of(&objects, SILENCE, 4);
+    let shards = || (0..4).map(Shard);
+    shards().for_each(|shard| registry.set_owned(shard, 4));
+    let targets = || shards().filter_map(|shard| registry.hand_over_target(shard)).collect::<Vec<_>>();
+    let mut older = LOG_VERSIONS;
+    older[0] -= 1;
+    for versions in [&[][..], &older] {
+        announce_build(&registry, &objects, OWNER, versions, 10);
+        assert_eq!(targets(), [], "{versions:?}");
+        assert!(shards().all(|shard| registry.successor(shard).is_none()), "{versions:?}");
+        assert!(!registry.request_hand_over(&[SHARD]), "{versions:?}");
+    }
+    announce_build(&registry, &objects, OWNER, &LOG_VERSIONS, 20);
+    assert_eq!(targets(), [OWNER, OWNER], "its part");
+    assert_eq!(registry.successor(SHARD), Some(OWNER));
+}
+
+/// A server follows the shards of an upgraded owner if it can read their logs, also after that owner was killed: others
+/// that cannot do not count.
+#[test]
+fn servers_that_cannot_read_a_log_do_not_count_as_its_followers() {
+    let objects = Arc::new(FlakyObjects::default());
+    let registry = registry_of(&objects, SILENCE, 20);
+    let shards: Vec<OwnedShard> = (0..20).map(|shard| OwnedShard { shard, term: 4 }).collect();
+    for beat in 0..2 {
+        let log_versions = LOG_VERSIONS.to_vec();
+        let record = ServerRecord { beat, shards: shards.clone(), log_versions, ..ServerRecord::default() };
+        objects.inner.put(&OWNER.object(), &record.encode()).expect("in memory");
+        look_at(&registry, beat);
+    }
+    let followed = || (0..20).filter(|shard| registry.rank(Shard(*shard)).is_some()).count();
+    (10..20).for_each(|server| announce_build(&registry, &objects, ServerId(server), &LOG_VERSIONS, 10));
+    assert!(followed() < 20, "others follow some of them");
+    (10..20).for_each(|server| announce_build(&registry, &objects, ServerId(server), &[1, 1, 1], 20));
+    assert_eq!(followed(), 20);
+    // The others go on, and the owner is silent.
+    for ms in (1000..8000).step_by(750) {
+        (10..20).for_each(|server| announce_build(&registry, &objects, ServerId(server), &[1, 1, 1], ms));
+    }
+    assert!(registry.is_silent(SHARD, 4));
+    assert_eq!(followed(), 20, "their owner has ended");
 }
