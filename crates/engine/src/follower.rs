@@ -127,11 +127,12 @@ impl Follower {
 }
 
 impl RecoveryError {
-    /// Whether the log has changed while it was read: opening it again may succeed.
+    /// Whether opening the log again may succeed: it has changed while it was read, or the store did not let it be read.
     pub fn is_transient(&self) -> bool {
         match self {
             RecoveryError::Store(error) => {
-                matches!(error.kind, ErrorKind::Gone | ErrorKind::Io | ErrorKind::Undecided)
+                let kinds = [ErrorKind::Gone, ErrorKind::Io, ErrorKind::Undecided];
+                kinds.contains(&error.kind) || self.is_denied()
             }
             RecoveryError::Gap { .. } => true,
             // A read that failed, as one of a bucket does for a moment, says nothing about the snapshot.
@@ -140,5 +141,10 @@ impl RecoveryError {
             }
             RecoveryError::Decode(..) | RecoveryError::Diverged { .. } => false,
         }
+    }
+
+    /// Whether the store denied access to the log. An operator can allow it again.
+    pub fn is_denied(&self) -> bool {
+        matches!(self, RecoveryError::Store(error) if error.kind == ErrorKind::Refused)
     }
 }

@@ -25,6 +25,8 @@ pub struct NetworkFaults {
     pub delay_max: u64,
     /// The percentage of changes that the network repeats: executed at once, and again later.
     pub repeated_percent: u64,
+    /// The percentage of requests that are denied (403): without any effect, also reads of names that do not exist.
+    pub denied_percent: u64,
 }
 
 /// A change to the objects.
@@ -161,6 +163,14 @@ impl Inner {
         self.rng.below(100) < fault_percent
     }
 
+    fn check_access(&mut self) -> Result<(), ObjectsError> {
+        let denied_percent = self.faults.denied_percent;
+        if denied_percent > 0 && self.rng.below(100) < denied_percent {
+            return Err(ObjectsError::new(ObjectsErrorKind::Denied, "injected fault"));
+        }
+        Ok(())
+    }
+
     fn fate(&mut self, partitioned: bool) -> RequestFate {
         if partitioned {
             return RequestFate::Delayed;
@@ -179,6 +189,7 @@ impl Inner {
 
     fn change(&mut self, change: ObjectChange, partitioned: bool) -> Result<(), ObjectsError> {
         self.begin();
+        self.check_access()?;
         match self.fate(partitioned) {
             RequestFate::Normal => {
                 if self.faults.repeated_percent > 0 && self.rng.below(100) < self.faults.repeated_percent {
@@ -205,6 +216,7 @@ impl Inner {
         if partitioned {
             return Err(timed_out());
         }
+        self.check_access()?;
         if self.has_fault() {
             let kinds = [ObjectsErrorKind::Unavailable, ObjectsErrorKind::TimedOut];
             return Err(ObjectsError::new(*self.rng.pick(&kinds), "injected fault"));
@@ -309,7 +321,12 @@ mod tests {
     fn run(seed: u64) -> (Vec<ObjectChange>, Vec<Result<(), ObjectsErrorKind>>) {
         let objects = SimObjects::new(
             seed,
-            NetworkFaults { fault_percent: 60, delay_max: 20, ..NetworkFaults::default() },
+            NetworkFaults {
+                fault_percent: 60,
+                delay_max: 20,
+                denied_percent: 10,
+                ..NetworkFaults::default()
+            },
         );
         let handle = objects.handle();
         let results = (0..200).map(|n| {
@@ -336,6 +353,7 @@ mod tests {
             ObjectsErrorKind::Conflict,
             ObjectsErrorKind::Unavailable,
             ObjectsErrorKind::TimedOut,
+            ObjectsErrorKind::Denied,
         ] {
             assert!(results.contains(&Err(kind)), "{kind:?}");
         }

@@ -231,6 +231,16 @@ fn a_snapshot_that_could_not_be_read_now_can_be_read_later() {
     assert!(!unreadable(SnapshotDamage::Misnamed(Seq(7))).is_transient());
 }
 
+/// The bucket denied reads for a moment, as it does while credentials expire or a policy is repaired. A stand-by took that for
+/// a log that its version cannot read, and did not look again for a minute.
+#[test]
+fn a_log_that_was_denied_can_be_read_later() {
+    let denied = RecoveryError::Store(StoreError::new(ErrorKind::Refused, "access denied"));
+    assert!(denied.is_denied() && denied.is_transient());
+    let damaged = RecoveryError::Store(StoreError::new(ErrorKind::Damaged, "bad checksum"));
+    assert!(!damaged.is_denied() && !damaged.is_transient());
+}
+
 /// An upgrade: the owner writes records that an older follower does not know. It stops following, and opening again does not
 /// help: it must not take the log over.
 #[test]

@@ -1,6 +1,7 @@
 //! Several whole servers on one simulated object store: each follows the log, takes it over at any moment, serves requests
 //! with the real sequencer, takes snapshots and truncates, hands the log over, is deposed and follows again, is paused
-//! between any two requests, or is killed. The network loses requests and responses, and carries out changes late or twice.
+//! between any two requests, or is killed. The network loses requests and responses, and carries out changes late or twice; the
+//! store denies requests.
 //!
 //! Every server has a thread, and one thread runs at a time, from one request to the store to the next: so any interleaving
 //! of requests can occur, and the same seed repeats it. Nothing here decides when a server should try: safety must not
@@ -41,6 +42,7 @@ fn run(seed: u64) -> (SimObjects, History) {
         fault_percent: [0, 5, 15, 30][usize::from(rng.small(4))],
         delay_max: 1 + rng.below(300),
         repeated_percent: [0, 10][usize::from(rng.small(2))],
+        denied_percent: [0, 5][usize::from(rng.small(2))],
     };
     let objects = SimObjects::new(rng.number(), faults);
     let (scheduler, history) = (Scheduler::new(SERVERS), History::default());

@@ -111,6 +111,10 @@ impl Tender {
 
     fn pause_after(&self, error: &RecoveryError) -> Duration {
         let shard = self.shard.0;
+        if error.is_denied() {
+            tracing::warn!(shard, %error, "the bucket denies access to the log of the shard; it is read again");
+            return FAILED_PAUSE;
+        }
         if error.is_transient() {
             tracing::debug!(shard, %error, "the shard cannot be followed; its log is opened again");
             return self.registry.interval().min(FAILED_PAUSE);

@@ -183,9 +183,15 @@ impl Member {
                 self.history.state(follower.kernel());
                 State::Following(Box::new(follower))
             }
-            // The log was truncated while it was read, or the network failed.
+            // The log was truncated while it was read, the network failed, or the store denied it.
             Err(ServerError::Store(error)) => {
-                let kinds = [ErrorKind::Gone, ErrorKind::Io, ErrorKind::Undecided, ErrorKind::Taken];
+                let kinds = [
+                    ErrorKind::Gone,
+                    ErrorKind::Io,
+                    ErrorKind::Undecided,
+                    ErrorKind::Taken,
+                    ErrorKind::Refused,
+                ];
                 assert!(kinds.contains(&error.kind), "{error}");
                 self.count("opened again");
                 State::Idle
