@@ -5,8 +5,8 @@ use lockd_client::Error;
 
 #[derive(clap::Args)]
 #[command(
-    after_help = "Exit codes: 0 the shards are handed over; 1 no other server is known, or the store has one server only; 12 the caller is not an operator of all namespaces; 13 the server is \
-                  unreachable; others as in `lockd --help`.\n\n\
+    after_help = "Exit codes: 0 the shards are handed over; 1 no other server is known, or the store has one server only; 13 the server is \
+                  unreachable; 14 the caller is not an operator of all namespaces; others as in `lockd --help`.\n\n\
                   Examples:\n  lockd store hand-over --server one:9341\n  lockd store hand-over --server one:9341 --shard 3"
 )]
 pub(crate) struct HandOverArgs {
