@@ -1,6 +1,7 @@
 //! Several `lockd serve` on one bucket: takeover, hand-over, standing down and forwarding.
 
 mod all_namespaces;
+mod commands;
 mod hand_over;
 mod histories;
 mod history_client;

@@ -137,6 +137,27 @@ fn hand_overs_under_load_fail_no_request_that_is_sent_twice() {
     assert!(objects.double_wins().is_empty());
 }
 
+/// A server names the next owner, which has just been killed. Nothing takes a hand-over back: after the silence any server
+/// opens, here the one that has handed the shard over. Requests wait for that.
+#[test]
+fn a_shard_that_was_handed_over_to_a_dead_server_is_served_again_after_the_silence() {
+    let (objects, dir) = (object_server(0), tempfile::tempdir().expect("a directory"));
+    let mut running = servers(&objects, dir.path(), 2, &["--takeover-silence", "3s"]);
+    until("there", || hand_over(&running[0].address, &[]).0 == 0);
+    until("the other one owns it", || term(&objects) == 2);
+    until("and back", || hand_over(&running[1].address, &[]).0 == 0);
+    until("the first one owns it", || term(&objects) == 3);
+    // SIGKILL.
+    drop(running.pop());
+    let one = &running[0].address;
+    let (code, output) = hand_over(one, &[]);
+    assert_eq!(code, 0, "it does not know yet: {output}");
+    let (status, lease) = acquire(one, "orders");
+    assert_eq!(status, 200, "{lease}");
+    until("it owns the shard again", || term(&objects) == 4);
+    assert!(objects.double_wins().is_empty());
+}
+
 fn forwarded(address: &str) -> u64 {
     let (_, metrics) = request(address, "GET /metrics", "", "").expect("a response");
     let line = metrics.lines().find(|line| line.starts_with("lockd_requests_forwarded_total"));

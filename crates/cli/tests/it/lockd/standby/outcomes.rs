@@ -1,10 +1,13 @@
 //! What callers learn when servers die or are too old: no response where the outcome is not known, and no takeover of a log
 //! that cannot be read.
 
+use std::io::{Read, Write};
+use std::net::TcpStream;
 use std::sync::Arc;
 use std::time::Duration;
 
-use objectserver::{Moment, ObjectServer, Operation};
+use objectserver::{Fault, Moment, ObjectServer, Operation};
+use rustix::process::Signal;
 use serde_json::json;
 use store::object::format::decode_object;
 use store::object::{MemoryObjects, ObjectLog, ObjectOptions, Objects, RetryPolicy, WriterId};
@@ -38,6 +41,63 @@ fn a_request_whose_outcome_is_unknown_gets_no_response() {
     let (status, reply) = with_key.join().expect("no panic").expect("it is sent again");
     assert_eq!(status, 200, "{reply}");
     assert!(objects.double_wins().is_empty());
+}
+
+/// An upload was under way when its server slept through its succession. It ends with a 503 that names the new owner, and is
+/// sent again under its key.
+#[test]
+fn an_upload_to_a_deposed_owner_is_refused_with_the_address_of_the_next_one() {
+    let (objects, dir) = (object_server(0), tempfile::tempdir().expect("a directory"));
+    let running = servers(&objects, dir.path(), 2, &[]);
+    let (one, two) = (&running[0], &running[1]);
+    let (_, lease) = acquire(&one.address, "orders");
+    let body = format!("{{\"text\":\"{}\"}}", "x".repeat(6 << 20));
+    let (first, second) = body.split_at(body.len() / 2);
+    let credential = lease["lease_id"].as_str().expect("a credential");
+    let head = "POST /v1/update_state?key=orders";
+    let headers = format!("x-idempotency-key: upload\r\nx-lease-id: {credential}\r\n");
+    let mut stream = TcpStream::connect(&one.address).expect("it listens");
+    stream.set_read_timeout(Some(Duration::from_secs(60))).expect("a timeout");
+    let start = format!(
+        "{head} HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\nconnection: close\r\n{headers}\
+         content-length: {}\r\n\r\n{first}",
+        body.len()
+    );
+    stream.write_all(start.as_bytes()).expect("it reads");
+    one.signal(Signal::STOP);
+    assert_eq!(acquire(&two.address, "meanwhile").0, 200);
+    one.signal(Signal::CONT);
+    // It has learned of the new owner.
+    assert_eq!(acquire(&one.address, "after").0, 200);
+    // The server may respond before it has read everything.
+    let _ = stream.write_all(second.as_bytes());
+    let mut response = String::new();
+    stream.read_to_string(&mut response).expect("a response");
+    assert!(response.starts_with("HTTP/1.1 503"), "{response}");
+    assert!(response.contains(&format!("\"server\":\"http://{}\"", two.address)), "{response}");
+    for address in [&one.address, &two.address] {
+        let (status, reply) = request(address, head, &headers, &body).expect("a response");
+        assert!(status == 200 && reply.contains("\"new_version\":1"), "once: {status} {reply}");
+    }
+    assert!(objects.double_wins().is_empty());
+}
+
+/// The bucket denied the stand-by its reads, as it does while credentials expire or a policy is repaired. It took that for a
+/// log of a newer version, and did not look again for a minute.
+#[test]
+fn a_stand_by_that_was_denied_access_takes_over_once_it_has_access_again() {
+    let (objects, dir) = (object_server(0), tempfile::tempdir().expect("a directory"));
+    let mut running = servers(&objects, dir.path(), 2, &[]);
+    assert_eq!(acquire(&running[1].address, "before").0, 200, "requests are forwarded");
+    objects.add_fault(Fault::denied().on(&[Operation::Get, Operation::Head]).on_keys("test/log/"));
+    running[1].log.wait_for("the bucket denies access to the log of the shard");
+    objects.clear_faults();
+    wait_ms(2000);
+    // SIGKILL. No request wakes the stand-by.
+    drop(running.remove(0));
+    wait_ms(5000);
+    assert_eq!(owned(&objects).get(&0), Some(&2), "it has taken over after the silence");
+    assert!(!running[0].log.seen().contains("by this version"), "{}", running[0].log.seen());
 }
 
 /// Appends a batch of a version that does not exist yet, as an upgraded owner would.
