@@ -42,6 +42,15 @@ pub fn encode_request<'a>(
     })
 }
 
+/// Gives a frame that an encoder wrote another number.
+///
+/// # Panics
+///
+/// For fewer bytes than a frame has.
+pub fn renumber(frame: &mut [u8], id: RequestId) {
+    frame[5..HEADER].copy_from_slice(&id.0.to_le_bytes());
+}
+
 /// Appends a response. The fields rise by number. Refused unless their values are visible ASCII.
 pub fn encode_response<'a>(
     out: &mut Vec<u8>,

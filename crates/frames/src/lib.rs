@@ -19,7 +19,7 @@ mod field;
 mod parse;
 
 pub use call::{Method, is_carried};
-pub use encode::{Unencodable, encode_control, encode_request, encode_response};
+pub use encode::{Unencodable, encode_control, encode_request, encode_response, renumber};
 pub use field::{Field, Fields};
 pub use parse::{Malformed, Message, Request, Response, parse, parse_preface};
 

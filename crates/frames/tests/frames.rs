@@ -2,7 +2,7 @@
 
 use frames::{
     Field, Malformed, Message, Method, RequestId, Settings, Unencodable, encode_control, encode_request,
-    encode_response, parse, parse_preface,
+    encode_response, parse, parse_preface, renumber,
 };
 use proptest::prelude::*;
 
@@ -39,6 +39,9 @@ fn golden_bytes() {
     let sent = request(1, "/v1/release", &fields, b"{}").expect("short");
     let golden = "1e000000 01 01000000  02 02 0b00 2f76312f72656c65617365  01 0100 6b  04 0100 37  7b7d";
     assert_eq!(hex(&sent), hex(&bytes(golden)));
+    let mut renumbered = request(9, "/v1/release", &fields, b"{}").expect("short");
+    renumber(&mut renumbered, RequestId(1));
+    assert_eq!(renumbered, sent);
     let mut response = Vec::new();
     encode_response(&mut response, RequestId(1), 409, [(Field::RetryAfter, &b"5"[..])], b"{}")
         .expect("short");
