@@ -7,7 +7,7 @@
 
 use std::time::{Duration, Instant};
 
-use lockd_client::{AcquireOptions, Client, Conditions, HttpVersion};
+use lockd_client::{AcquireOptions, Client, Conditions, HttpVersion, StreamProtocol};
 use lockd_server::backend::store::StoreUrl;
 use lockd_server::{Config, Server};
 
@@ -30,7 +30,7 @@ async fn main() {
     let url = format!("https://{}", server.start().await.expect("loopback"));
     let clients = [HttpVersion::Http1, HttpVersion::Http2].map(|version| {
         let builder = Client::builder().endpoint(&url).identity_file(&identity);
-        builder.http_version(version).build().expect("valid")
+        builder.http_version(version).stream(StreamProtocol::Never).build().expect("valid")
     });
     let mut found: [[Vec<f64>; 2]; 4] = Default::default();
     for _ in 0..ROUNDS {

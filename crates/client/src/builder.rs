@@ -13,6 +13,7 @@ use crate::endpoint::Endpoint;
 use crate::error::{Error, Kind};
 use crate::identity_files::{ClientIdentity, IdentitySource};
 use crate::progress::{ProgressSink, TransferProgress};
+use crate::stream::StreamProtocol;
 
 /// Configures a [`Client`].
 #[derive(Clone)]
@@ -23,16 +24,19 @@ pub struct Builder {
     denylist: Option<PathBuf>,
     policy: RetryPolicy,
     http_version: HttpVersion,
+    stream: StreamProtocol,
     progress: ProgressSink,
 }
 
 impl std::fmt::Debug for Builder {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let Builder { endpoints, plain, identity, denylist, policy, http_version, progress: _ } = self;
+        let Builder { endpoints, plain, identity, denylist, policy, http_version, stream, progress: _ } =
+            self;
         let mut shown = f.debug_struct("Builder");
         shown.field("endpoints", endpoints).field("plain", plain);
         shown.field("identity", identity).field("denylist", denylist);
-        shown.field("policy", policy).field("http_version", http_version).finish_non_exhaustive()
+        shown.field("policy", policy).field("http_version", http_version).field("stream", stream);
+        shown.finish_non_exhaustive()
     }
 }
 
@@ -108,6 +112,14 @@ impl Builder {
         self
     }
 
+    /// When short calls are sent in frames: many in flight on one connection, for less time at both ends than HTTP takes. By
+    /// default over TLS, if the server offers it. Documents above 16 KiB, lists and event streams are always sent over HTTP.
+    #[must_use]
+    pub fn stream(mut self, stream: StreamProtocol) -> Builder {
+        self.stream = stream;
+        self
+    }
+
     /// Reports the progress of large documents. Not reported by default.
     #[must_use]
     pub fn progress(mut self, progress: Arc<dyn TransferProgress>) -> Builder {
@@ -129,7 +141,8 @@ impl Builder {
             let detail = "https needs an identity; name a client's identity file, or use an http:// address";
             return Err(Error::new(Kind::Invalid, format!("{detail}: server={endpoint}")));
         }
-        Ok(Client { servers: Arc::new(Servers::new(endpoints, self.policy, identity, self.progress)) })
+        let servers = Servers::new(endpoints, self.policy, identity, self.stream, self.progress);
+        Ok(Client { servers: Arc::new(servers) })
     }
 }
 
@@ -158,6 +171,7 @@ impl Client {
             denylist: None,
             policy,
             http_version: HttpVersion::default(),
+            stream: StreamProtocol::default(),
             progress: None,
         }
     }

@@ -11,7 +11,6 @@ use std::time::Duration;
 use api::{Code, header};
 use hyper::body::{Bytes, Incoming};
 use hyper::{Method, Response};
-use hyper_util::client::legacy::Error as PoolError;
 
 use crate::certificate_error;
 use crate::clock::BootTime;
@@ -20,12 +19,13 @@ use crate::document_body::DocumentBody;
 use crate::endpoint::Endpoint;
 use crate::error::{Error, Kind};
 use crate::exchange::{
-    AttemptError, ConnectionPool, PooledServer, causes, error_from, http_request, is_no_http, new_pool,
-    other_protocol, read_body, unreachable_server,
+    AttemptError, Connections, PooledServer, causes, error_from, http_request, is_no_http, other_protocol,
+    pool_causes, read_body, unreachable_server,
 };
 use crate::identity_files::ClientIdentity;
 use crate::progress::{self, ProgressSink};
 use crate::random;
+use crate::stream::{StreamFailure, StreamProtocol, frame_of};
 
 /// The lowest expected upload rate: one attempt's timeout grows with the body by it.
 const UPLOAD_BYTES_PER_MS: u64 = 1000;
@@ -107,6 +107,7 @@ pub(crate) struct Servers {
     policy: RetryPolicy,
     /// For HTTPS.
     identity: Option<ClientIdentity>,
+    stream: StreamProtocol,
     progress: ProgressSink,
 }
 
@@ -117,7 +118,7 @@ impl Servers {
         let mut failure = Error::new(Kind::Invalid, "no server is named");
         for at in 0..self.all.len() {
             let server = &self.all[(first + at) % self.all.len()];
-            let tls = self.identity.as_ref().map(|identity| identity.connector().0);
+            let tls = self.identity.as_ref().map(|identity| identity.connectors().0.http);
             match Connector::new(server.endpoint.clone(), self.policy.connect_timeout, tls).open().await {
                 Ok(socket) => return Ok((socket.into_inner(), &server.endpoint)),
                 Err(error) => {
@@ -133,12 +134,13 @@ impl Servers {
         endpoints: Vec<Endpoint>,
         policy: RetryPolicy,
         identity: Option<ClientIdentity>,
+        stream: StreamProtocol,
         progress: ProgressSink,
     ) -> Servers {
-        let (tls, generation) = identity.as_ref().map(ClientIdentity::connector).unzip();
+        let tls = identity.as_ref().map(ClientIdentity::connectors);
         let all = endpoints.into_iter().map(|endpoint| {
-            let pool = new_pool(&endpoint, policy, tls.clone());
-            PooledServer { endpoint, pool: Mutex::new((generation.unwrap_or_default(), pool)) }
+            let connections = Connections::new(&endpoint, policy, tls.clone(), stream);
+            PooledServer { endpoint, connections: Mutex::new(connections) }
         });
         Servers {
             all: all.collect(),
@@ -146,20 +148,22 @@ impl Servers {
             owner: AtomicUsize::new(NONE),
             policy,
             identity,
+            stream,
             progress,
         }
     }
 
-    /// The connections to a server, and their generation. After a change of the identity they are new ones: the server
-    /// would refuse the old certificate on open connections once it has expired.
-    fn pool(&self, server: &PooledServer) -> (u64, ConnectionPool) {
-        let mut pool = server.pool.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some((tls, generation)) = self.identity.as_ref().map(ClientIdentity::connector)
-            && generation != pool.0
+    /// The connections to a server. After a change of the identity they are new ones: the server would refuse the old
+    /// certificate on open connections once it has expired.
+    fn connections(&self, server: &PooledServer) -> Connections {
+        let mut connections = server.connections.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some((tls, generation)) = self.identity.as_ref().map(ClientIdentity::connectors)
+            && generation != connections.generation
         {
-            *pool = (generation, new_pool(&server.endpoint, self.policy, Some(tls)));
+            let tls = Some((tls, generation));
+            *connections = Connections::new(&server.endpoint, self.policy, tls, self.stream);
         }
-        pool.clone()
+        connections.clone()
     }
 
     /// Sends the request until a server responds. Returns a successful response, or the final error.
@@ -238,6 +242,9 @@ impl Servers {
     ) -> Result<Result<ApiResponse, Error>, AttemptError> {
         let sent_at = BootTime::now();
         let exchanged = async {
+            if let Some(exchanged) = self.try_stream(server, request, sent_at).await {
+                return exchanged;
+            }
             match self.try_open(server, request).await? {
                 Ok(response) => Ok(Ok(read_body(server, response, sent_at).await?)),
                 Err(error) => Ok(Err(error)),
@@ -270,6 +277,38 @@ impl Servers {
         }
     }
 
+    /// Sends the request in a frame. `None` if it has to be sent over HTTP: nothing was sent.
+    async fn try_stream(
+        &self,
+        server: &PooledServer,
+        request: &ApiRequest,
+        sent_at: BootTime,
+    ) -> Option<Result<Result<ApiResponse, Error>, AttemptError>> {
+        let Connections { generation, stream, .. } = self.connections(server);
+        let (stream, frame) = (stream?, frame_of(request)?);
+        let reply = match stream.exchange(&frame).await {
+            Ok(reply) => reply?,
+            Err(StreamFailure::Connect(error)) => {
+                let refused = self.refused_connection(server, generation, &*error);
+                return Some(Err(
+                    refused.unwrap_or_else(|| unreachable_server(server, causes(&*error), false))
+                ));
+            }
+            Err(StreamFailure::NotBegun) => {
+                return Some(Err(unreachable_server(server, "it closes the connection", false)));
+            }
+            Err(StreamFailure::Unknown(error)) => {
+                return Some(Err(unreachable_server(server, causes(&*error), true)));
+            }
+        };
+        self.learn(reply.server.as_deref());
+        let response = ApiResponse { status: reply.status, body: reply.body, sent_at };
+        if (200..300).contains(&response.status) {
+            return Some(Ok(Ok(response)));
+        }
+        Some(self.refused(server, generation, &response).map(Err))
+    }
+
     /// Sends the request, and returns the response if it is a success. `Ok` is final; `Err` may be retried.
     async fn try_open(
         &self,
@@ -280,15 +319,28 @@ impl Servers {
             Ok(http_request) => http_request,
             Err(error) => return Ok(Err(error)),
         };
-        let (sent_at, (generation, pool)) = (BootTime::now(), self.pool(server));
-        let response = pool.request(http_request).await;
-        let response = response.map_err(|error| self.failed_attempt(server, generation, &error))?;
+        let (sent_at, Connections { generation, http, .. }) = (BootTime::now(), self.connections(server));
+        let response = http.request(http_request).await;
+        let response = response.map_err(|error| {
+            let refused = self.refused_connection(server, generation, &error);
+            refused.unwrap_or_else(|| unreachable_server(server, pool_causes(&error), !error.is_connect()))
+        })?;
         self.learn(response.headers().get(header::SERVER).and_then(|server| server.to_str().ok()));
         if response.status().is_success() {
             return Ok(Ok(response));
         }
         let response = read_body(server, response, sent_at).await?;
-        let error = error_from(server, &response);
+        self.refused(server, generation, &response).map(Err)
+    }
+
+    /// What a response without success means. `Ok` is final; `Err` may be retried.
+    fn refused(
+        &self,
+        server: &PooledServer,
+        generation: u64,
+        response: &ApiResponse,
+    ) -> Result<Error, AttemptError> {
+        let error = error_from(server, response);
         self.learn(error.refusal().and_then(|refusal| refusal.hints.server.as_deref()));
         match error.code() {
             // The certificate has expired or was revoked, and a new one is there already.
@@ -297,13 +349,20 @@ impl Servers {
             }
             Some(Code::Draining | Code::NoSpace | Code::Moved) => Err(AttemptError::retryable(error, false)),
             _ if response.status >= 500 => Err(AttemptError::retryable(error, true)),
-            _ => Ok(Err(error)),
+            _ => Ok(error),
         }
     }
 
+    /// A certificate was refused, or the server speaks another protocol. `None` for all other failures.
+    ///
     /// Certificate errors end in the handshake: nothing was applied. A retry helps only if the identity has changed since.
-    fn failed_attempt(&self, server: &PooledServer, generation: u64, error: &PoolError) -> AttemptError {
-        match certificate_error::find(error, &server.endpoint, self.identity.as_ref()) {
+    fn refused_connection(
+        &self,
+        server: &PooledServer,
+        generation: u64,
+        error: &(dyn std::error::Error + 'static),
+    ) -> Option<AttemptError> {
+        Some(match certificate_error::find(error, &server.endpoint, self.identity.as_ref()) {
             Some(error) if self.identity_changed_since(generation) => {
                 AttemptError::retryable(error.with_kind(Kind::Unavailable), false)
             }
@@ -319,8 +378,8 @@ impl Servers {
                             or --mtls=false";
                 other_protocol(server, what)
             }
-            None => unreachable_server(server, causes(error), !error.is_connect()),
-        }
+            None => return None,
+        })
     }
 
     /// A response has come from another server than the one that was asked, or refers to it. A client goes only to servers

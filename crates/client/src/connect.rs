@@ -36,6 +36,11 @@ impl HttpVersion {
     }
 }
 
+/// The protocols to offer in the handshake of a stream connection.
+pub(crate) fn stream_alpn() -> Vec<Vec<u8>> {
+    vec![frames::ALPN.to_vec(), HTTP_1.to_vec()]
+}
+
 const HTTP_1: &[u8] = b"http/1.1";
 const HTTP_2: &[u8] = b"h2";
 
@@ -49,28 +54,41 @@ pub(crate) struct Connector {
 }
 
 /// A byte stream to a server, encrypted or not.
-trait ByteStream: AsyncRead + AsyncWrite + Send {}
+pub(crate) trait ByteStream: AsyncRead + AsyncWrite + Send {}
 
 impl<T: AsyncRead + AsyncWrite + Send> ByteStream for T {}
 
 /// An open connection.
 pub(crate) struct Socket {
     stream: Pin<Box<dyn ByteStream>>,
-    /// The handshake agreed on HTTP/2.
-    is_http2: bool,
+    /// What the handshake agreed on: a name of ALPN.
+    protocol: Option<Vec<u8>>,
     /// A write failed, and the reason is being read.
     failed_write: Option<io::Error>,
 }
 
 impl Socket {
-    fn new(stream: impl ByteStream + 'static, is_http2: bool) -> Socket {
-        Socket { stream: Box::pin(stream), is_http2, failed_write: None }
+    fn new(stream: impl ByteStream + 'static, protocol: Option<Vec<u8>>) -> Socket {
+        Socket { stream: Box::pin(stream), protocol, failed_write: None }
+    }
+
+    /// The handshake agreed on the stream protocol.
+    pub(crate) fn is_stream(&self) -> bool {
+        self.protocol.as_deref() == Some(frames::ALPN)
+    }
+
+    pub(crate) fn into_stream(self) -> Pin<Box<dyn ByteStream>> {
+        self.stream
     }
 }
 
 impl Connector {
     pub(crate) fn new(endpoint: Endpoint, timeout: Duration, tls: Option<TlsConnector>) -> Connector {
         Connector { endpoint, timeout, tls }
+    }
+
+    pub(crate) fn is_tls(&self) -> bool {
+        self.endpoint.tls && self.tls.is_some()
     }
 
     pub(crate) async fn open(self) -> io::Result<TokioIo<Socket>> {
@@ -86,17 +104,17 @@ async fn open(endpoint: &Endpoint, tls: Option<&TlsConnector>) -> io::Result<Soc
             // Small requests must not be delayed by Nagle's algorithm.
             stream.set_nodelay(true)?;
             match tls.filter(|_| endpoint.tls) {
-                None => Ok(Socket::new(stream, false)),
+                None => Ok(Socket::new(stream, None)),
                 Some(tls) => {
                     // Trust is in the CA's certificate, not in host names: the server name is arbitrary.
                     let name = ServerName::try_from("lockd").expect("a valid DNS name");
                     let stream = tls.connect(name, stream).await?;
-                    let is_http2 = stream.get_ref().1.alpn_protocol() == Some(HTTP_2);
-                    Ok(Socket::new(stream, is_http2))
+                    let protocol = stream.get_ref().1.alpn_protocol().map(<[u8]>::to_vec);
+                    Ok(Socket::new(stream, protocol))
                 }
             }
         }
-        Address::Unix(path) => Ok(Socket::new(UnixStream::connect(path).await?, false)),
+        Address::Unix(path) => Ok(Socket::new(UnixStream::connect(path).await?, None)),
     }
 }
 
@@ -116,7 +134,10 @@ impl tower::Service<Uri> for Connector {
 
 impl Connection for Socket {
     fn connected(&self) -> Connected {
-        if self.is_http2 { Connected::new().negotiated_h2() } else { Connected::new() }
+        match self.protocol.as_deref() {
+            Some(HTTP_2) => Connected::new().negotiated_h2(),
+            _ => Connected::new(),
+        }
     }
 }
 
@@ -221,11 +242,11 @@ mod tests {
     #[tokio::test]
     async fn a_failed_write_is_reported_with_the_alert_that_the_server_sent() {
         let alert = TlsError::AlertReceived(AlertDescription::CertificateRevoked);
-        let mut refused = Socket::new(ClosedStream(Some(alert), false), false);
+        let mut refused = Socket::new(ClosedStream(Some(alert), false), None);
         for failure in [refused.write(b"x").await.map(drop), refused.flush().await] {
             assert!(certificate_error::is_tls(&failure.expect_err("closed")));
         }
-        let mut closed = Socket::new(ClosedStream(None, false), false);
+        let mut closed = Socket::new(ClosedStream(None, false), None);
         for failure in [closed.write(b"x").await.map(drop), closed.flush().await] {
             assert_eq!(failure.expect_err("closed").kind(), io::ErrorKind::BrokenPipe);
         }

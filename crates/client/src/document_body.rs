@@ -100,6 +100,14 @@ impl DocumentBody {
         }
     }
 
+    /// The bytes, if they are in memory.
+    pub(crate) fn in_memory(&self) -> Option<&Bytes> {
+        match &self.0 {
+            Source::Bytes(bytes) => Some(bytes),
+            _ => None,
+        }
+    }
+
     /// It is a stream of which something was read: it cannot be sent again.
     pub(crate) fn is_spent(&self) -> bool {
         match &self.0 {

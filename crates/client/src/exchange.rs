@@ -1,8 +1,8 @@
 //! One exchange with one server: its connections, the HTTP request, and what a failure means.
 
-use std::error::Error as _;
+use std::error::Error as StdError;
 use std::io;
-use std::sync::Mutex;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use api::Refusal;
@@ -12,7 +12,6 @@ use hyper::body::Incoming;
 use hyper::{Request, Response};
 use hyper_util::client::legacy::{Client as Pool, Error as PoolError};
 use hyper_util::rt::{TokioExecutor, TokioTimer};
-use tokio_rustls::TlsConnector;
 
 use crate::call::{ApiRequest, ApiResponse, RetryPolicy};
 use crate::clock::BootTime;
@@ -20,7 +19,9 @@ use crate::connect::Connector;
 use crate::document_body::{DocumentBody, UploadBody};
 use crate::endpoint::Endpoint;
 use crate::error::{Error, Kind};
+use crate::identity_files::TlsConnectors;
 use crate::progress::ProgressSink;
+use crate::stream::{StreamLink, StreamProtocol};
 
 /// The longest response that is accepted, in bytes; documents are not counted.
 const RESPONSE_BYTES_MAX: usize = 64 << 20;
@@ -35,8 +36,17 @@ const HTTP2_PING: (Duration, Duration) = (Duration::from_secs(15), Duration::fro
 /// A server, and the connections to it.
 pub(crate) struct PooledServer {
     pub(crate) endpoint: Endpoint,
-    /// The connections, and the generation of the identity that they were opened with.
-    pub(crate) pool: Mutex<(u64, ConnectionPool)>,
+    pub(crate) connections: Mutex<Connections>,
+}
+
+/// The connections to a server.
+#[derive(Clone)]
+pub(crate) struct Connections {
+    /// The generation of the identity that they are opened with.
+    pub(crate) generation: u64,
+    pub(crate) http: ConnectionPool,
+    /// For the stream protocol, unless it is not wanted.
+    pub(crate) stream: Option<Arc<StreamLink>>,
 }
 
 pub(crate) type ConnectionPool = Pool<Connector, UploadBody>;
@@ -107,12 +117,31 @@ pub(crate) fn http_request(
     built.map_err(|error| Error::new(Kind::Invalid, format!("invalid HTTP request: {error}")))
 }
 
-pub(crate) fn new_pool(
-    endpoint: &Endpoint,
-    policy: RetryPolicy,
-    tls: Option<TlsConnector>,
-) -> ConnectionPool {
-    let connector = Connector::new(endpoint.clone(), policy.connect_timeout, tls);
+impl Connections {
+    /// None are open yet.
+    pub(crate) fn new(
+        endpoint: &Endpoint,
+        policy: RetryPolicy,
+        tls: Option<(TlsConnectors, u64)>,
+        protocol: StreamProtocol,
+    ) -> Connections {
+        let (tls, generation) = tls.unzip();
+        let (http, stream) = tls.map(|tls| (tls.http, tls.stream)).unzip();
+        let connector = |tls| Connector::new(endpoint.clone(), policy.connect_timeout, tls);
+        let has_stream = match protocol {
+            StreamProtocol::Never => false,
+            StreamProtocol::IfOffered => endpoint.tls,
+            StreamProtocol::Always => true,
+        };
+        Connections {
+            generation: generation.unwrap_or_default(),
+            http: new_pool(connector(http)),
+            stream: has_stream.then(|| StreamLink::new(connector(stream), policy.connect_timeout)),
+        }
+    }
+}
+
+fn new_pool(connector: Connector) -> ConnectionPool {
     let mut builder = Pool::builder(TokioExecutor::new());
     // A connection that all requests share must be noticed when it is dead.
     builder.http2_keep_alive_interval(HTTP2_PING.0).http2_keep_alive_timeout(HTTP2_PING.1);
@@ -131,7 +160,7 @@ pub(crate) async fn read_body(
     Ok(ApiResponse { status: parts.status.as_u16(), body, sent_at })
 }
 
-pub(crate) fn is_no_http(error: &PoolError) -> bool {
+pub(crate) fn is_no_http(error: &(dyn StdError + 'static)) -> bool {
     let mut next = error.source();
     while let Some(cause) = next {
         if cause.downcast_ref::<hyper::Error>().is_some_and(hyper::Error::is_parse) {
@@ -142,17 +171,19 @@ pub(crate) fn is_no_http(error: &PoolError) -> bool {
     false
 }
 
-/// Why a request failed: the sources of the pool's error, whose own text says only in which step it was.
-pub(crate) fn causes(error: &PoolError) -> String {
-    let (mut texts, mut next, mut is_refused) = (Vec::new(), error.source(), false);
+/// Why a request failed. The text of the pool's error says only in which step it was.
+pub(crate) fn pool_causes(error: &PoolError) -> String {
+    error.source().map_or_else(|| error.to_string(), causes)
+}
+
+/// An error and its sources.
+pub(crate) fn causes(error: &(dyn StdError + 'static)) -> String {
+    let (mut texts, mut next, mut is_refused) = (Vec::new(), Some(error), false);
     while let Some(cause) = next {
         texts.push(cause.to_string());
         let io = cause.downcast_ref::<io::Error>();
         is_refused |= io.is_some_and(|io| io.kind() == io::ErrorKind::ConnectionRefused);
         next = cause.source();
-    }
-    if texts.is_empty() {
-        texts.push(error.to_string());
     }
     let note = if is_refused { "; no server listens there" } else { "" };
     texts.join(": ") + note

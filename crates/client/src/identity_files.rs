@@ -17,7 +17,7 @@ use tokio_rustls::rustls::client::Resumption;
 use tokio_rustls::rustls::time_provider::DefaultTimeProvider;
 
 use crate::clock::BootTime;
-use crate::connect::HttpVersion;
+use crate::connect::{HttpVersion, stream_alpn};
 use crate::error::{Error, Kind};
 
 /// How often the files are checked for changes, at most.
@@ -42,11 +42,19 @@ pub(crate) struct ClientIdentity {
 
 struct Current {
     tls: ClientTls,
-    connector: TlsConnector,
+    connectors: TlsConnectors,
     /// Grows with every change.
     generation: u64,
     stamps: Vec<Option<FileStamp>>,
     checked_at: BootTime,
+}
+
+/// The TLS of new connections.
+#[derive(Clone)]
+pub(crate) struct TlsConnectors {
+    pub(crate) http: TlsConnector,
+    /// Offers the stream protocol, and HTTP/1.1 behind it.
+    pub(crate) stream: TlsConnector,
 }
 
 /// Changes whenever a file is replaced or rewritten.
@@ -67,18 +75,18 @@ impl ClientIdentity {
         let stamps = stamps(&source, denylist.as_deref());
         let tls = read(&source, denylist.as_deref())
             .map_err(|error| Error::new(Kind::Invalid, String::from(error)))?;
-        let connector = connector(&tls, version);
-        let current = Current { tls, connector, generation: 0, stamps, checked_at: BootTime::now() };
+        let connectors = TlsConnectors::new(&tls, version);
+        let current = Current { tls, connectors, generation: 0, stamps, checked_at: BootTime::now() };
         Ok(ClientIdentity { source, denylist, version, current: Mutex::new(current) })
     }
 
-    /// The connector for new connections, and its generation: a pool of another generation is out of date.
-    pub(crate) fn connector(&self) -> (TlsConnector, u64) {
+    /// The TLS of new connections, and its generation: connections of another generation are out of date.
+    pub(crate) fn connectors(&self) -> (TlsConnectors, u64) {
         let mut current = self.lock();
         if current.checked_at.elapsed() >= CHECK_INTERVAL {
             self.refresh(&mut current);
         }
-        (current.connector.clone(), current.generation)
+        (current.connectors.clone(), current.generation)
     }
 
     /// Checks the files now; whether the identity has changed since that generation.
@@ -108,7 +116,7 @@ impl ClientIdentity {
             return;
         }
         if let Ok(tls) = read(&self.source, self.denylist.as_deref()) {
-            current.connector = connector(&tls, self.version);
+            current.connectors = TlsConnectors::new(&tls, self.version);
             current.tls = tls;
             current.stamps = stamps;
             current.generation += 1;
@@ -152,9 +160,15 @@ fn read(source: &IdentitySource, denylist: Option<&Path>) -> Result<ClientTls, i
     }
 }
 
-fn connector(tls: &ClientTls, version: HttpVersion) -> TlsConnector {
+impl TlsConnectors {
+    fn new(tls: &ClientTls, version: HttpVersion) -> TlsConnectors {
+        TlsConnectors { http: connector(tls, version.alpn()), stream: connector(tls, stream_alpn()) }
+    }
+}
+
+fn connector(tls: &ClientTls, alpn: Vec<Vec<u8>>) -> TlsConnector {
     let mut config = (*tls.config()).clone();
-    config.alpn_protocols = version.alpn();
+    config.alpn_protocols = alpn;
     // In a full handshake the server says why it refuses a certificate; a resumed session it can only close.
     config.resumption = Resumption::disabled();
     TlsConnector::from(Arc::new(config))

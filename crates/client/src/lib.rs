@@ -38,8 +38,8 @@
 //!
 //! The modules in reading order: [`error`] classifies failures; [`endpoint`] parses server addresses; `identity_files` reads
 //! the client's identity, and `certificate_error` explains refused certificates; `connect` opens connections; [`document_body`]
-//! is a document to send, and `progress` reports large ones; `exchange` sends a request to one server, and `call` to one after the
-//! other; `request` builds requests and reads responses;
+//! is a document to send, and `progress` reports large ones; `stream` is the stream protocol; `exchange` sends a request to one
+//! server, and `call` to one after the other; `request` builds requests and reads responses;
 //! [`builder`] configures a client. [`Client`] has one method for each call of the API: [`client`](mod@client) the calls of a lease's
 //! holder, [`documents`] those for documents, which [`document_reader`] reads, `views` the reads, `operators` those for operators, [`agent`] those for agents, and
 //! [`events`] the event stream. [`waiting`] waits for a lease, across
@@ -53,6 +53,7 @@ mod certificate_error;
 mod connect;
 mod progress;
 pub mod document_body;
+mod stream;
 mod exchange;
 mod call;
 mod request;
@@ -88,6 +89,7 @@ pub use identity::{ClientTls, IdentityLocation, SeparateFiles};
 pub use lease::{Lease, LossReason};
 pub use lockd_fence as fence;
 pub use progress::TransferProgress;
+pub use stream::StreamProtocol;
 pub use tunnel::Tunnel;
 pub use waiting::{Wait, WaitObserver, WaitStatus};
 
