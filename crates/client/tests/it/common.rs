@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU8, Ordering};
 use std::time::Duration;
 
 use identity::Role;
-use lockd_client::{Builder, Client, HttpVersion};
+use lockd_client::{Builder, Client, HttpVersion, StreamProtocol};
 use lockd_server::Config;
 use lockd_server::testing::Loopback;
 use tokio::net::{TcpListener, TcpStream};
@@ -38,23 +38,23 @@ pub(crate) struct MtlsServer {
     pub(crate) address: SocketAddr,
     dir: tempfile::TempDir,
     acquire_block: Duration,
-    version: HttpVersion,
+    protocol: Protocol,
     running: Option<lockd_server::Server>,
 }
 
 impl MtlsServer {
-    /// Its clients speak this version of HTTP.
-    pub(crate) async fn start(version: HttpVersion) -> MtlsServer {
-        MtlsServer::with_acquire_block(version, Duration::from_secs(60)).await
+    /// Its clients speak this protocol.
+    pub(crate) async fn start(protocol: Protocol) -> MtlsServer {
+        MtlsServer::with_acquire_block(protocol, Duration::from_secs(60)).await
     }
 
     /// With this maximum time of a request in the wait queue.
-    pub(crate) async fn with_acquire_block(version: HttpVersion, acquire_block: Duration) -> MtlsServer {
+    pub(crate) async fn with_acquire_block(protocol: Protocol, acquire_block: Duration) -> MtlsServer {
         // An address of its own: while the server is stopped, no other test gets its port.
         static NEXT: AtomicU8 = AtomicU8::new(2);
         let address = SocketAddr::from(([127, 0, 0, NEXT.fetch_add(1, Ordering::Relaxed)], 0));
         let dir = tempfile::tempdir().expect("a directory");
-        let mut server = MtlsServer { address, dir, acquire_block, version, running: None };
+        let mut server = MtlsServer { address, dir, acquire_block, protocol, running: None };
         server.resume().await;
         server
     }
@@ -86,7 +86,7 @@ impl MtlsServer {
     }
 
     pub(crate) fn builder(&self) -> Builder {
-        Client::builder().http_version(self.version).identity_file(self.identity_file())
+        self.protocol.choose(Client::builder().identity_file(self.identity_file()))
     }
 
     pub(crate) fn client(&self) -> Client {
@@ -105,19 +105,41 @@ impl MtlsServer {
     }
 }
 
-/// Tests over both versions of HTTP: functions that take the version.
-macro_rules! over_both_versions {
+/// What a client speaks over mTLS.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Protocol {
+    Http1,
+    Http2,
+    /// The stream protocol for short calls, HTTP/1.1 for all others.
+    Stream,
+}
+
+impl Protocol {
+    fn choose(self, builder: Builder) -> Builder {
+        match self {
+            Protocol::Http1 => builder.stream(StreamProtocol::Never),
+            Protocol::Http2 => builder.stream(StreamProtocol::Never).http_version(HttpVersion::Http2),
+            Protocol::Stream => builder,
+        }
+    }
+}
+
+/// Tests over all protocols: functions that take one.
+macro_rules! over_all_protocols {
     ($($name:ident)*) => {
         mod http1 {
-            $(#[tokio::test] async fn $name() { super::$name(lockd_client::HttpVersion::Http1).await; })*
+            $(#[tokio::test] async fn $name() { super::$name(crate::common::Protocol::Http1).await; })*
         }
         mod http2 {
-            $(#[tokio::test] async fn $name() { super::$name(lockd_client::HttpVersion::Http2).await; })*
+            $(#[tokio::test] async fn $name() { super::$name(crate::common::Protocol::Http2).await; })*
+        }
+        mod stream {
+            $(#[tokio::test] async fn $name() { super::$name(crate::common::Protocol::Stream).await; })*
         }
     };
 }
 
-pub(crate) use over_both_versions;
+pub(crate) use over_all_protocols;
 
 /// Waits until a key has this many waiters.
 pub(crate) async fn until_waiters(client: &Client, key: &str, waiters: u64) {

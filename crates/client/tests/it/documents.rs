@@ -3,11 +3,11 @@
 use std::io::{self, Read, Write};
 use std::time::Duration;
 
-use lockd_client::{AcquireOptions, Conditions, DocumentBody, HttpVersion, Kind, Lease};
+use lockd_client::{AcquireOptions, Conditions, DocumentBody, Kind, Lease};
 use lockd_server::testing::Proxy;
 use tokio::io::AsyncWriteExt;
 
-use crate::common::{MtlsServer, over_both_versions, unused_address};
+use crate::common::{MtlsServer, Protocol, over_all_protocols, unused_address};
 
 /// Long enough for several chunks, and for more than the buffers of sockets and proxies.
 const LARGE: usize = 20_000_000;
@@ -24,8 +24,8 @@ async fn key_version(lease: &Lease) -> u64 {
     lease.get_state().await.expect("held").version
 }
 
-async fn bytes_files_and_streams_are_committed_and_read_in_chunks(version: HttpVersion) {
-    let server = MtlsServer::start(version).await;
+async fn bytes_files_and_streams_are_committed_and_read_in_chunks(protocol: Protocol) {
+    let server = MtlsServer::start(protocol).await;
     let lease = server.client().acquire("orders", &long()).await.expect("free");
     assert!(lease.get_state().await.expect("held").chunk().await.expect("nothing is there").is_none());
     let document = large();
@@ -54,8 +54,8 @@ async fn bytes_files_and_streams_are_committed_and_read_in_chunks(version: HttpV
     }
 }
 
-async fn a_document_above_the_bound_is_not_collected(version: HttpVersion) {
-    let server = MtlsServer::start(version).await;
+async fn a_document_above_the_bound_is_not_collected(protocol: Protocol) {
+    let server = MtlsServer::start(protocol).await;
     let lease = server.client().acquire("orders", &long()).await.expect("free");
     lease.update_state("12345", &Conditions::default()).await.expect("held");
     let error = lease.get_state().await.expect("held").collect_up_to(4).await.expect_err("five bytes");
@@ -64,8 +64,8 @@ async fn a_document_above_the_bound_is_not_collected(version: HttpVersion) {
     assert_eq!(read.document.as_deref(), Some(b"12345".as_slice()));
 }
 
-async fn a_file_whose_response_is_lost_is_sent_again_and_applied_once(version: HttpVersion) {
-    let server = MtlsServer::start(version).await;
+async fn a_file_whose_response_is_lost_is_sent_again_and_applied_once(protocol: Protocol) {
+    let server = MtlsServer::start(protocol).await;
     let proxy = Proxy::before(server.address).await;
     let lease = server.client_at(proxy.address).acquire("orders", &long()).await.expect("free");
     let before = key_version(&lease).await;
@@ -77,8 +77,8 @@ async fn a_file_whose_response_is_lost_is_sent_again_and_applied_once(version: H
     assert_eq!((committed.new_version, proxy.swallowed()), (before + 1, 1));
 }
 
-async fn a_stream_whose_response_is_lost_is_indeterminate(version: HttpVersion) {
-    let server = MtlsServer::start(version).await;
+async fn a_stream_whose_response_is_lost_is_indeterminate(protocol: Protocol) {
+    let server = MtlsServer::start(protocol).await;
     let proxy = Proxy::before(server.address).await;
     let lease = server.client_at(proxy.address).acquire("orders", &long()).await.expect("free");
     let before = key_version(&lease).await;
@@ -90,8 +90,8 @@ async fn a_stream_whose_response_is_lost_is_indeterminate(version: HttpVersion) 
     assert_eq!(key_version(&lease).await, before + 1, "this time it was applied");
 }
 
-async fn a_stream_that_breaks_before_its_end_is_not_applied(version: HttpVersion) {
-    let server = MtlsServer::start(version).await;
+async fn a_stream_that_breaks_before_its_end_is_not_applied(protocol: Protocol) {
+    let server = MtlsServer::start(protocol).await;
     let proxy = Proxy::before(server.address).await;
     let lease = server.client_at(proxy.address).acquire("orders", &long()).await.expect("free");
     let before = key_version(&lease).await;
@@ -110,8 +110,8 @@ async fn a_stream_that_breaks_before_its_end_is_not_applied(version: HttpVersion
     assert_eq!(key_version(&lease).await, before);
 }
 
-async fn a_stream_of_which_nothing_was_read_is_sent_to_the_next_server(version: HttpVersion) {
-    let server = MtlsServer::start(version).await;
+async fn a_stream_of_which_nothing_was_read_is_sent_to_the_next_server(protocol: Protocol) {
+    let server = MtlsServer::start(protocol).await;
     let dead = format!("https://{}", unused_address().await);
     let builder = server.builder().endpoint(dead).endpoint(server.url());
     let held = server.client().acquire("orders", &long()).await.expect("free");
@@ -122,7 +122,7 @@ async fn a_stream_of_which_nothing_was_read_is_sent_to_the_next_server(version: 
     assert_eq!(committed.expect("the second server").bytes, 1);
 }
 
-async fn a_reader_that_fails_is_named_and_nothing_is_applied(version: HttpVersion) {
+async fn a_reader_that_fails_is_named_and_nothing_is_applied(protocol: Protocol) {
     struct Failing(bool);
     impl Read for Failing {
         fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
@@ -133,7 +133,7 @@ async fn a_reader_that_fails_is_named_and_nothing_is_applied(version: HttpVersio
             Ok(1)
         }
     }
-    let server = MtlsServer::start(version).await;
+    let server = MtlsServer::start(protocol).await;
     let lease = server.client().acquire("orders", &long()).await.expect("free");
     let before = key_version(&lease).await;
     let body = DocumentBody::from_blocking_reader(Failing(false));
@@ -143,8 +143,8 @@ async fn a_reader_that_fails_is_named_and_nothing_is_applied(version: HttpVersio
     assert_eq!(key_version(&lease).await, before);
 }
 
-async fn a_read_goes_on_where_its_connection_broke(version: HttpVersion) {
-    let server = MtlsServer::start(version).await;
+async fn a_read_goes_on_where_its_connection_broke(protocol: Protocol) {
+    let server = MtlsServer::start(protocol).await;
     let proxy = Proxy::before(server.address).await;
     let lease = server.client_at(proxy.address).acquire("orders", &long()).await.expect("free");
     let document = large();
@@ -162,8 +162,8 @@ async fn a_read_goes_on_where_its_connection_broke(version: HttpVersion) {
 }
 
 /// The rest of another version would make a document that never was.
-async fn a_read_whose_connection_broke_fails_if_the_document_has_changed(version: HttpVersion) {
-    let server = MtlsServer::start(version).await;
+async fn a_read_whose_connection_broke_fails_if_the_document_has_changed(protocol: Protocol) {
+    let server = MtlsServer::start(protocol).await;
     let proxy = Proxy::before(server.address).await;
     let lease = server.client().acquire("orders", &long()).await.expect("free");
     lease.update_state(large(), &Conditions::default()).await.expect("held");
@@ -180,7 +180,7 @@ async fn a_read_whose_connection_broke_fails_if_the_document_has_changed(version
     assert_eq!(error.kind(), Kind::Fenced, "{error}");
 }
 
-over_both_versions! {
+over_all_protocols! {
     bytes_files_and_streams_are_committed_and_read_in_chunks
     a_document_above_the_bound_is_not_collected
     a_file_whose_response_is_lost_is_sent_again_and_applied_once

@@ -2,10 +2,10 @@
 
 use std::time::Duration;
 
-use lockd_client::{AcquireOptions, Client, Conditions, HttpVersion, Kind, LossReason};
+use lockd_client::{AcquireOptions, Client, Conditions, Kind, LossReason};
 use lockd_server::testing::Proxy;
 
-use crate::common::{MtlsServer, Server, over_both_versions, proxy_socket, unused_address};
+use crate::common::{MtlsServer, Protocol, Server, over_all_protocols, proxy_socket, unused_address};
 
 fn lasting(ttl_ms: u64) -> AcquireOptions {
     AcquireOptions { ttl: Some(Duration::from_millis(ttl_ms)), ..AcquireOptions::default() }
@@ -15,8 +15,8 @@ async fn pause(ms: u64) {
     tokio::time::sleep(Duration::from_millis(ms)).await;
 }
 
-async fn one_worker_hands_its_checkpoint_to_the_next(version: HttpVersion) {
-    let server = MtlsServer::start(version).await;
+async fn one_worker_hands_its_checkpoint_to_the_next(protocol: Protocol) {
+    let server = MtlsServer::start(protocol).await;
     let (first, second) = (server.client(), server.client());
     let lease = first.acquire("orders", &lasting(30_000)).await.expect("free");
     let refused = second.acquire("orders", &AcquireOptions::default()).await.expect_err("held");
@@ -35,8 +35,8 @@ async fn one_worker_hands_its_checkpoint_to_the_next(version: HttpVersion) {
     assert_eq!((read.version, read.etag), (written.new_version, written.new_state_etag));
 }
 
-async fn a_lease_renews_itself_for_as_long_as_it_is_held(version: HttpVersion) {
-    let server = MtlsServer::start(version).await;
+async fn a_lease_renews_itself_for_as_long_as_it_is_held(protocol: Protocol) {
+    let server = MtlsServer::start(protocol).await;
     let lease = server.client().acquire("orders", &lasting(1_500)).await.expect("free");
     for _ in 0..10 {
         pause(450).await;
@@ -45,8 +45,8 @@ async fn a_lease_renews_itself_for_as_long_as_it_is_held(version: HttpVersion) {
     lease.update_state("{}", &Conditions::default()).await.expect("the server agrees");
 }
 
-async fn a_wait_longer_than_the_ttl_returns_a_live_lease(version: HttpVersion) {
-    let server = MtlsServer::start(version).await;
+async fn a_wait_longer_than_the_ttl_returns_a_live_lease(protocol: Protocol) {
+    let server = MtlsServer::start(protocol).await;
     let held = server.client().acquire("orders", &lasting(30_000)).await.expect("free");
     let options = AcquireOptions { block: Duration::from_secs(20), ..lasting(1_200) };
     let (client, second) = (server.client(), server.client());
@@ -60,8 +60,8 @@ async fn a_wait_longer_than_the_ttl_returns_a_live_lease(version: HttpVersion) {
     second.acquire("orders", &options).await.expect("a dropped lease is released");
 }
 
-async fn a_lease_is_lost_before_its_deadline_when_the_server_is_gone(version: HttpVersion) {
-    let server = MtlsServer::start(version).await;
+async fn a_lease_is_lost_before_its_deadline_when_the_server_is_gone(protocol: Protocol) {
+    let server = MtlsServer::start(protocol).await;
     let proxy = Proxy::before(server.address).await;
     let lease = server.client_of(&[proxy.address]).acquire("orders", &lasting(6_000)).await.expect("free");
     proxy.cut();
@@ -74,8 +74,8 @@ async fn a_lease_is_lost_before_its_deadline_when_the_server_is_gone(version: Ht
     assert_eq!(error.kind(), Kind::Expired);
 }
 
-async fn a_revoked_lease_says_so_and_stops_the_work_under_it(version: HttpVersion) {
-    let server = MtlsServer::start(version).await;
+async fn a_revoked_lease_says_so_and_stops_the_work_under_it(protocol: Protocol) {
+    let server = MtlsServer::start(protocol).await;
     let (worker, operator) = (server.client(), server.client());
     let short = lasting(600);
     let work = worker.with_lease("orders", &short, async |lease| {
@@ -92,8 +92,8 @@ async fn a_revoked_lease_says_so_and_stops_the_work_under_it(version: HttpVersio
     assert!(done.expect("free again") > 0);
 }
 
-async fn a_commit_whose_response_is_lost_is_applied_once(version: HttpVersion) {
-    let server = MtlsServer::start(version).await;
+async fn a_commit_whose_response_is_lost_is_applied_once(protocol: Protocol) {
+    let server = MtlsServer::start(protocol).await;
     let proxy = Proxy::before(server.address).await;
     let client = server.client_of(&[proxy.address]);
     let lease = client.acquire("orders", &lasting(60_000)).await.expect("free");
@@ -106,12 +106,12 @@ async fn a_commit_whose_response_is_lost_is_applied_once(version: HttpVersion) {
     assert_eq!(lease.read_state().await.expect("held").version, before + 1, "and nothing came after it");
 }
 
-async fn an_acquire_whose_response_is_lost_creates_one_lease(version: HttpVersion) {
-    let server = MtlsServer::start(version).await;
+async fn an_acquire_whose_response_is_lost_creates_one_lease(protocol: Protocol) {
+    let server = MtlsServer::start(protocol).await;
     let proxy = Proxy::before(server.address).await;
     let client = server.client_of(&[proxy.address]);
     // The connection is open: it is not the handshake that is lost.
-    client.alive().await.expect("it runs");
+    client.whoami().await.expect("it runs");
     proxy.swallow(1);
     let lease = client.acquire("orders", &lasting(60_000)).await.expect("the second attempt");
     let all = server.client().leases(None, None).await.expect("readable").leases;
@@ -122,35 +122,35 @@ async fn an_acquire_whose_response_is_lost_creates_one_lease(version: HttpVersio
 
 /// A second server replayed the grant after the first had hung for half of the TTL: the rest was taken for the full TTL,
 /// and a caller that reserved time to stop had no time left to work.
-async fn a_grant_with_a_late_response_has_its_full_ttl(version: HttpVersion) {
-    let server = MtlsServer::start(version).await;
+async fn a_grant_with_a_late_response_has_its_full_ttl(protocol: Protocol) {
+    let server = MtlsServer::start(protocol).await;
     let proxy = Proxy::before(server.address).await;
     let builder = server.builder().connect_timeout(Duration::from_secs(3));
     let builder = builder.answer_timeout(Duration::from_secs(3)).endpoint(proxy.address.to_string());
     let client = builder.endpoint(server.address.to_string()).build().expect("valid");
-    client.alive().await.expect("it runs");
+    client.whoami().await.expect("it runs");
     proxy.hang();
     let lease = client.acquire("orders", &lasting(12_000)).await.expect("the second answers");
     assert!(lease.granted().remaining_ms < 7_000, "it was granted to the first: {:?}", lease.granted());
     assert!(lease.remaining() > Duration::from_secs(7), "{:?}", lease.remaining());
 }
 
-async fn a_revoke_whose_response_is_lost_succeeds(version: HttpVersion) {
-    let server = MtlsServer::start(version).await;
+async fn a_revoke_whose_response_is_lost_succeeds(protocol: Protocol) {
+    let server = MtlsServer::start(protocol).await;
     let proxy = Proxy::before(server.address).await;
     let lease = server.client().acquire("orders", &lasting(60_000)).await.expect("free");
     let client = server.client_of(&[proxy.address]);
-    client.alive().await.expect("it runs");
+    client.whoami().await.expect("it runs");
     proxy.swallow(1);
     let revoked = client.revoke(&lease.granted().public_id).await.expect("it was done");
     assert_eq!(revoked.state, "revoking");
 }
 
-async fn calls_that_may_be_applied_are_indeterminate_and_others_unavailable(version: HttpVersion) {
-    let server = MtlsServer::start(version).await;
+async fn calls_that_may_be_applied_are_indeterminate_and_others_unavailable(protocol: Protocol) {
+    let server = MtlsServer::start(protocol).await;
     let proxy = Proxy::before(server.address).await;
     let client = server.builder().tries(2).endpoint(proxy.address.to_string()).build().expect("valid");
-    client.alive().await.expect("it runs");
+    client.whoami().await.expect("it runs");
     proxy.swallow(usize::MAX);
     let error = client.acquire("orders", &lasting(500)).await.expect_err("no response");
     assert_eq!(error.kind(), Kind::Indeterminate, "{error}");
@@ -162,8 +162,8 @@ async fn calls_that_may_be_applied_are_indeterminate_and_others_unavailable(vers
     assert_eq!(error.kind(), Kind::Unavailable, "nothing was sent: {error}");
 }
 
-async fn a_dead_server_is_skipped(version: HttpVersion) {
-    let server = MtlsServer::start(version).await;
+async fn a_dead_server_is_skipped(protocol: Protocol) {
+    let server = MtlsServer::start(protocol).await;
     let client = server.client_of(&[unused_address().await, server.address]);
     let lease = client.acquire("orders", &lasting(1_500)).await.expect("the second answers");
     pause(2_000).await;
@@ -171,8 +171,8 @@ async fn a_dead_server_is_skipped(version: HttpVersion) {
     lease.release().await.expect("ours");
 }
 
-async fn names_with_special_characters_are_encoded(version: HttpVersion) {
-    let server = MtlsServer::start(version).await;
+async fn names_with_special_characters_are_encoded(protocol: Protocol) {
+    let server = MtlsServer::start(protocol).await;
     let client = server.client();
     let key = "a/b?c&d=e f%20+ü#";
     let lease = client.acquire(key, &lasting(5_000)).await.expect("free");
@@ -185,8 +185,8 @@ async fn names_with_special_characters_are_encoded(version: HttpVersion) {
     assert_eq!(client.read_public_state(key, None).await.expect("allowed").document, None);
 }
 
-async fn several_resources_are_held_together(version: HttpVersion) {
-    let server = MtlsServer::start(version).await;
+async fn several_resources_are_held_together(protocol: Protocol) {
+    let server = MtlsServer::start(protocol).await;
     let file =
         |name: &str| api::requests::Resource { kind: "FILE".into(), name: name.into(), predicate: None };
     let both = vec![file("/a"), file("/b")];
@@ -196,8 +196,8 @@ async fn several_resources_are_held_together(version: HttpVersion) {
     assert_eq!(lease.read_state().await.expect_err("which one?").kind(), Kind::Invalid);
 }
 
-async fn a_lease_survives_a_server_that_hangs(version: HttpVersion) {
-    let server = MtlsServer::start(version).await;
+async fn a_lease_survives_a_server_that_hangs(protocol: Protocol) {
+    let server = MtlsServer::start(protocol).await;
     let proxy = Proxy::before(server.address).await;
     let lease = server
         .client_of(&[proxy.address, server.address])
@@ -219,8 +219,8 @@ async fn a_unix_socket_reaches_the_server() {
     client.acquire("orders", &lasting(5_000)).await.expect("free").release().await.expect("ours");
 }
 
-async fn work_that_releases_its_lease_with_a_commit_runs_to_its_end(version: HttpVersion) {
-    let server = MtlsServer::start(version).await;
+async fn work_that_releases_its_lease_with_a_commit_runs_to_its_end(protocol: Protocol) {
+    let server = MtlsServer::start(protocol).await;
     let (client, options) = (server.client(), lasting(5_000));
     let last = Conditions { release: true, ..Conditions::default() };
     let work = client.with_lease("orders", &options, async |lease| {
@@ -233,21 +233,21 @@ async fn work_that_releases_its_lease_with_a_commit_runs_to_its_end(version: Htt
     assert!(work.await.expect("it was not lost"), "tokens grow");
 }
 
-async fn a_lease_released_by_another_client_is_lost(version: HttpVersion) {
-    let server = MtlsServer::start(version).await;
+async fn a_lease_released_by_another_client_is_lost(protocol: Protocol) {
+    let server = MtlsServer::start(protocol).await;
     let lease = server.client().acquire("orders", &lasting(600)).await.expect("free");
     server.client().release(lease.credential()).await.expect("the credential suffices");
     assert_eq!(lease.lost().await, LossReason::Released);
 }
 
-async fn a_revoked_lease_is_lost_for_that_reason(version: HttpVersion) {
-    let server = MtlsServer::start(version).await;
+async fn a_revoked_lease_is_lost_for_that_reason(protocol: Protocol) {
+    let server = MtlsServer::start(protocol).await;
     let lease = server.client().acquire("orders", &lasting(600)).await.expect("free");
     server.client().revoke(&lease.granted().public_id).await.expect("an operator may");
     assert_eq!(lease.lost().await, LossReason::Revoked);
 }
 
-over_both_versions! {
+over_all_protocols! {
     a_revoked_lease_is_lost_for_that_reason
     one_worker_hands_its_checkpoint_to_the_next
     a_lease_renews_itself_for_as_long_as_it_is_held

@@ -9,4 +9,5 @@ mod leases;
 mod memory;
 mod mtls;
 mod scripted;
+mod stream;
 mod waiting;

@@ -8,9 +8,9 @@ use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
-use lockd_client::{AcquireOptions, Client, Conditions, DocumentBody, HttpVersion};
+use lockd_client::{AcquireOptions, Client, Conditions, DocumentBody};
 
-use crate::common::MtlsServer;
+use crate::common::{MtlsServer, Protocol};
 
 /// The server's limit is 100,000,000.
 const DOCUMENT_BYTES: usize = 99_999_990;
@@ -63,7 +63,7 @@ async fn a_document_of_100_mb_is_not_held_in_memory() {
         let mut next = || lines.next().expect("three lines");
         return transfer(next(), next(), next()).await;
     }
-    let server = MtlsServer::start(HttpVersion::Http1).await;
+    let server = MtlsServer::start(Protocol::Http1).await;
     let dir = tempfile::tempdir().expect("a directory");
     let document = dir.path().join("document");
     write_document(&document);

@@ -5,14 +5,14 @@ use std::time::Duration;
 use api::agents::{Intent, Manifest};
 use api::requests::Acquire;
 use lockd_client::{
-    AcquireOptions, Client, DeclareOutcome, Error, HttpVersion, Kind, Lease, Wait, WaitObserver, WaitStatus,
+    AcquireOptions, Client, DeclareOutcome, Error, Kind, Lease, Wait, WaitObserver, WaitStatus,
 };
 use lockd_server::testing::Proxy;
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
-use crate::common::{MtlsServer, over_both_versions, until_waiters};
+use crate::common::{MtlsServer, Protocol, over_all_protocols, until_waiters};
 
 const KEY: &str = "orders";
 const LONG: Duration = Duration::from_secs(120);
@@ -46,8 +46,8 @@ async fn live(client: &Client) -> Vec<String> {
     all.into_iter().filter(|lease| lease.state == "active").map(|lease| lease.public_id).collect()
 }
 
-async fn a_waiter_is_granted_after_the_server_restarts(version: HttpVersion) {
-    let mut server = MtlsServer::start(version).await;
+async fn a_waiter_is_granted_after_the_server_restarts(protocol: Protocol) {
+    let mut server = MtlsServer::start(protocol).await;
     let direct = server.client();
     let held = hold(&direct).await;
     let (waiting, mut statuses) = waiter(impatient(&server), LONG);
@@ -64,8 +64,8 @@ async fn a_waiter_is_granted_after_the_server_restarts(version: HttpVersion) {
     assert_eq!(live(&direct).await, [lease.granted().public_id.clone()]);
 }
 
-async fn a_waiter_goes_on_when_its_connection_breaks(version: HttpVersion) {
-    let server = MtlsServer::start(version).await;
+async fn a_waiter_goes_on_when_its_connection_breaks(protocol: Protocol) {
+    let server = MtlsServer::start(protocol).await;
     let (direct, proxy) = (server.client(), Proxy::before(server.address).await);
     let held = hold(&direct).await;
     let (waiting, mut statuses) = waiter(server.client_at(proxy.address), LONG);
@@ -79,8 +79,8 @@ async fn a_waiter_goes_on_when_its_connection_breaks(version: HttpVersion) {
 }
 
 /// A new request under another key would be blocked by the lease that the lost response granted, for its whole TTL.
-async fn a_grant_whose_response_is_lost_is_returned_and_not_orphaned(version: HttpVersion) {
-    let server = MtlsServer::start(version).await;
+async fn a_grant_whose_response_is_lost_is_returned_and_not_orphaned(protocol: Protocol) {
+    let server = MtlsServer::start(protocol).await;
     let (direct, proxy) = (server.client(), Proxy::before(server.address).await);
     let held = hold(&direct).await;
     let (waiting, _statuses) = waiter(server.client_at(proxy.address), LONG);
@@ -93,8 +93,8 @@ async fn a_grant_whose_response_is_lost_is_returned_and_not_orphaned(version: Ht
     assert_eq!(live(&direct).await, [lease.granted().public_id.clone()], "one lease, which is returned");
 }
 
-async fn a_wait_longer_than_the_server_allows_lasts_for_its_block_time(version: HttpVersion) {
-    let server = MtlsServer::with_acquire_block(version, Duration::from_secs(1)).await;
+async fn a_wait_longer_than_the_server_allows_lasts_for_its_block_time(protocol: Protocol) {
+    let server = MtlsServer::with_acquire_block(protocol, Duration::from_secs(1)).await;
     let direct = server.client();
     let held = hold(&direct).await;
     let (block, began) = (Duration::from_secs(4), Instant::now());
@@ -112,16 +112,16 @@ async fn a_wait_longer_than_the_server_allows_lasts_for_its_block_time(version: 
     waiting.await.expect("no panic").expect("granted");
 }
 
-async fn a_request_that_does_not_wait_did_not_time_out(version: HttpVersion) {
-    let server = MtlsServer::start(version).await;
+async fn a_request_that_does_not_wait_did_not_time_out(protocol: Protocol) {
+    let server = MtlsServer::start(protocol).await;
     let client = server.client();
     hold(&client).await;
     let error = client.acquire(KEY, &AcquireOptions::default()).await.expect_err("held");
     assert_eq!((error.kind(), error.timed_out_waiting()), (Kind::Held, None));
 }
 
-async fn a_wait_for_a_server_that_stays_away_ends_with_its_block_time(version: HttpVersion) {
-    let mut server = MtlsServer::start(version).await;
+async fn a_wait_for_a_server_that_stays_away_ends_with_its_block_time(protocol: Protocol) {
+    let mut server = MtlsServer::start(protocol).await;
     let client = server.client();
     server.stop().await;
     let (block, began) = (Duration::from_secs(2), Instant::now());
@@ -134,8 +134,8 @@ async fn a_wait_for_a_server_that_stays_away_ends_with_its_block_time(version: H
 }
 
 /// Waiting does not help.
-async fn a_certificate_or_protocol_that_is_refused_ends_the_wait_at_once(version: HttpVersion) {
-    let (server, other) = (MtlsServer::start(version).await, MtlsServer::start(version).await);
+async fn a_certificate_or_protocol_that_is_refused_ends_the_wait_at_once(protocol: Protocol) {
+    let (server, other) = (MtlsServer::start(protocol).await, MtlsServer::start(protocol).await);
     let plain = crate::common::Server::start().await;
     let stranger = other.client_at(server.address);
     let no_tls = server.client_at(plain.address);
@@ -148,8 +148,8 @@ async fn a_certificate_or_protocol_that_is_refused_ends_the_wait_at_once(version
     }
 }
 
-async fn an_agent_is_granted_after_the_server_restarts(version: HttpVersion) {
-    let mut server = MtlsServer::start(version).await;
+async fn an_agent_is_granted_after_the_server_restarts(protocol: Protocol) {
+    let mut server = MtlsServer::start(protocol).await;
     let direct = server.client();
     let intents = vec![Intent { predicate: "MUTATES".into(), object: format!("KEY:{KEY}") }];
     let manifest =
@@ -172,7 +172,7 @@ async fn an_agent_is_granted_after_the_server_restarts(version: HttpVersion) {
     assert!(matches!(outcome, DeclareOutcome::Granted { .. }), "{outcome:?}");
 }
 
-over_both_versions! {
+over_all_protocols! {
     a_waiter_is_granted_after_the_server_restarts
     a_waiter_goes_on_when_its_connection_breaks
     a_grant_whose_response_is_lost_is_returned_and_not_orphaned
