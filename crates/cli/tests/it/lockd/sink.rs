@@ -37,7 +37,9 @@ impl Sink {
         let address = listener.local_addr().expect("bound").to_string();
         std::thread::spawn(move || {
             for stream in listener.incoming().map_while(Result::ok) {
-                let config = tls.config();
+                let mut config = (*tls.config()).clone();
+                config.alpn_protocols = vec![b"http/1.1".to_vec()];
+                let config = Arc::new(config);
                 std::thread::spawn(move || drop(answer(stream, config)));
             }
         });
