@@ -60,3 +60,4 @@ mod file_index;
 mod manifest_chain;
 mod uses;
 mod reclaim;
+mod unfinished;

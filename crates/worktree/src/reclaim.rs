@@ -49,6 +49,15 @@ impl Repo {
         Ok(allocated(&tree::scan(&Root::open(&snapshots)?)?))
     }
 
+    /// The disk space of one snapshot's directory, in bytes; 0 if it is not there yet.
+    pub(crate) fn allocated_bytes(&self, id: &SnapshotId) -> Result<u64> {
+        let dir = self.layout.snapshot(id);
+        if absent_is_none(self.env.fs.meta(&dir)).doing("stat", &dir)?.is_none() {
+            return Ok(0);
+        }
+        Ok(allocated(&tree::scan(&Root::open(&dir)?)?))
+    }
+
     fn reclaim_plan(&self, removed: &BTreeSet<SnapshotId>) -> Result<ReclaimPlan> {
         // Marks first: a snapshot that is published after this has its base in one of the two.
         let used = self.used_snapshots()?;
@@ -101,9 +110,7 @@ impl Repo {
 
     fn doomed_files(&self, id: &SnapshotId, needed: Option<&BTreeSet<RelPath>>) -> Result<DoomedFiles> {
         let Some(needed) = needed else {
-            return Ok(DoomedFiles::All {
-                bytes: allocated(&tree::scan(&Root::open(&self.layout.snapshot(id))?)?),
-            });
+            return Ok(DoomedFiles::All { bytes: self.allocated_bytes(id)? });
         };
         let items = tree::scan(&Root::open(&self.layout.snapshot_tree(id))?)?;
         let doomed: Vec<Item> = items

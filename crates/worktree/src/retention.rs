@@ -89,6 +89,8 @@ pub struct RemovalReport {
     pub kept: Vec<KeptSnapshot>,
     /// Damaged snapshots that may share files with removed ones: until they are repaired or removed, no space is freed.
     pub blocked_by: Vec<SnapshotId>,
+    /// Snapshots that were begun and never finished, removed by `gc`.
+    pub unfinished: Vec<SnapshotId>,
     /// Disk space of all stored snapshots before, in bytes.
     pub bytes_before: u64,
     /// Disk space of all stored snapshots after, in bytes.
@@ -144,8 +146,8 @@ impl Repo {
         }
     }
 
-    /// Removes the snapshots of the given worktrees that `policy` does not keep, and the files of snapshots whose
-    /// removal was interrupted.
+    /// Removes the snapshots of the given worktrees that `policy` does not keep, the files of snapshots whose
+    /// removal was interrupted, and snapshots whose process was interrupted.
     pub fn collect_garbage(
         &self,
         worktrees: &[Worktree],
@@ -171,7 +173,20 @@ impl Repo {
         }
         let mut report = self.remove_unless_kept(&candidates, dry_run, KeptPolicy::Skip)?;
         report.kept.extend(kept);
+        self.remove_unfinished(&mut report)?;
         Ok(report)
+    }
+
+    fn remove_unfinished(&self, report: &mut RemovalReport) -> Result<()> {
+        report.unfinished = self.unfinished_snapshots()?;
+        for id in &report.unfinished {
+            let bytes = self.allocated_bytes(id)?;
+            if !report.dry_run {
+                self.discard_snapshot(id)?;
+            }
+            report.bytes_after = report.bytes_after.saturating_sub(bytes);
+        }
+        Ok(())
     }
 
     /// The snapshots that entries of a worktree's sequence removed.
@@ -245,6 +260,7 @@ impl Repo {
             removed,
             kept,
             blocked_by: reclaimed.blocked_by,
+            unfinished: Vec::new(),
             bytes_before: before,
             bytes_after: if dry_run { before.saturating_sub(reclaimed.bytes) } else { self.stored_bytes()? },
         })

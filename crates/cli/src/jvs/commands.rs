@@ -134,6 +134,15 @@ pub(crate) fn snapshot(context: &RepoContext, args: &SnapshotArgs) -> Result<Com
         write!(text, "\nrisk: {risk} changed={}", snapshot.changed_while_read.len()).expect("a string");
     }
     text.push_str(shared_note(&worktree));
+    let unfinished = context.repo.unfinished_snapshots().unwrap_or_default();
+    if !unfinished.is_empty() {
+        write!(
+            text,
+            "\nearlier snapshots were interrupted, and occupy disk space until `jvs gc` removes them: unfinished={}",
+            unfinished.len()
+        )
+        .expect("a string");
+    }
     Ok(CommandOutput::new(snapshot_data(snapshot, published.is_head), text))
 }
 

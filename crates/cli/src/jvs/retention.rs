@@ -40,6 +40,9 @@ fn describe(report: &RemovalReport) -> String {
     for id in &report.removed {
         writeln!(text, "{verb} {id}").expect("a string");
     }
+    for id in &report.unfinished {
+        writeln!(text, "{verb} {id} (unfinished: its process was interrupted)").expect("a string");
+    }
     for kept in report.kept.iter().filter(|kept| kept.reason != KeepReason::Policy) {
         let reason = serde_json::to_value(kept.reason).expect("a word");
         writeln!(text, "kept {} ({})", kept.snapshot_id, reason.as_str().unwrap_or_default())

@@ -101,7 +101,8 @@ pub(crate) struct SnapshotRmArgs {
 #[derive(clap::Args)]
 #[command(
     after_help = "A snapshot is kept if one rule keeps it, or if it is a head, has a tag or a pin, or is being read. \
-                  Without a rule no snapshot is removed: then gc only finishes removals that were interrupted.\n\n\
+                  Without a rule no published snapshot is removed: then gc only finishes interrupted removals, and \
+                  removes what interrupted snapshots left.\n\n\
                   Example:\n  jvs gc --keep-last 10 --dry-run\n  jvs gc --keep-last 10 --keep-days 30"
 )]
 pub(crate) struct GcArgs {

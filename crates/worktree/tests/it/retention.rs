@@ -9,11 +9,11 @@ use worktree::ids::{SessionId, SnapshotId};
 use worktree::repo::Repo;
 use worktree::restore::RestoreRequest;
 use worktree::retention::{KeepPolicy, KeepReason, RemovalTarget};
-use worktree::snapshot::Descriptor;
+use worktree::snapshot::{Consistency, Descriptor};
 use worktree::tree::NoProgress;
 
-use crate::support::layer::{Call, CallOutcome, HookedFs};
-use crate::support::{Fixture, class, short_or_long};
+use crate::support::layer::{Call, CallOutcome, HookedFs, crash};
+use crate::support::{Fixture, TestClock, class, short_or_long, snapshot};
 
 /// `count` snapshots of a tree of which one file changes; oldest first.
 fn history(fixture: &Fixture, count: usize) -> (SessionId, Vec<Descriptor>) {
@@ -72,6 +72,60 @@ fn a_removed_snapshot_is_gone_and_the_others_are_whole() {
     fixture.repo.restore(&fixture.main, &all[2], &request).expect("whole");
     assert_eq!(std::fs::read(fixture.payload("changing")).expect("there"), [b'c'; 9000]);
     assert_eq!(std::fs::read(fixture.payload("still3")).expect("there"), [b'x'; 5000]);
+}
+
+/// Ctrl-C in a snapshot left its copy in `.jvs/snapshots`. `gc` did not remove it, and nothing but `doctor --strict` said
+/// that it was there.
+#[test]
+fn gc_removes_snapshots_whose_process_was_interrupted() {
+    let fixture = Fixture::new();
+    let (session, all) = history(&fixture, 2);
+    fixture.write("changing", &vec![b'z'; 50_000]);
+    for (name, place) in [("READY.json", "snapshots"), ("main.d", "locks")] {
+        let layer = HookedFs::new(move |call, path| {
+            let is_it = call == Call::Link
+                && path.iter().any(|part| part == place)
+                && path.iter().any(|part| part == name);
+            if is_it || call == Call::RemoveFile { CallOutcome::Fail(crash()) } else { CallOutcome::Proceed }
+        });
+        let dying = fixture.seen_by_the_dead(Arc::new(layer));
+        snapshot(&dying, &fixture.main, Some(&session), Consistency::BestEffort).expect_err("it dies");
+    }
+    let stored = || std::fs::read_dir(fixture.repo.layout().snapshots()).expect("readable").count();
+    assert_eq!(stored(), 4, "one without a descriptor, one that may have been published");
+    let worktrees = std::slice::from_ref(&fixture.main);
+    let gc =
+        |dry_run| fixture.repo.collect_garbage(worktrees, KeepPolicy::default(), dry_run).expect("readable");
+    let dry = gc(true);
+    assert_eq!((dry.unfinished.len(), stored()), (1, 4), "{dry:?}");
+    let report = gc(false);
+    assert_eq!((&report.unfinished, report.bytes_after), (&dry.unfinished, dry.bytes_after));
+    assert!(report.bytes_before >= report.bytes_after + 50_000, "{report:?}");
+    assert!(report.removed.is_empty() && stored() == 3, "{report:?}");
+    assert_eq!(listed(&fixture), ids(&[&all[0], &all[1]]));
+    assert!(gc(false).unfinished.is_empty());
+    assert_sound(&fixture);
+}
+
+/// A snapshot that runs is none that was interrupted, nor is one of another host.
+#[test]
+fn gc_leaves_unfinished_snapshots_alone_whose_process_may_run() {
+    let fixture = Fixture::new();
+    history(&fixture, 1);
+    let dying = || {
+        HookedFs::new(|call, path| {
+            let is_it = call == Call::Link && path.ends_with("READY.json");
+            if is_it || call == Call::RemoveFile { CallOutcome::Fail(crash()) } else { CallOutcome::Proceed }
+        })
+    };
+    let elsewhere = Arc::new(TestClock::of_another_host("another host"));
+    for clock in [fixture.clock.clone(), elsewhere] {
+        let repo = fixture.seen_by(Arc::new(dying()), clock);
+        snapshot(&repo, &fixture.main, None, Consistency::BestEffort).expect_err("it stays unfinished");
+    }
+    let worktrees = std::slice::from_ref(&fixture.main);
+    let report = fixture.repo.collect_garbage(worktrees, KeepPolicy::default(), false).expect("readable");
+    assert!(report.unfinished.is_empty(), "{report:?}");
 }
 
 #[test]

@@ -1,6 +1,9 @@
 //! `jvs snapshot rm` and `jvs gc`.
 
+use std::process::Stdio;
+
 use serde_json::json;
+use worktree::clock::{Clock, SystemClock};
 
 use crate::jvs::support::Playground;
 
@@ -33,6 +36,43 @@ fn snapshot_rm_frees_space_and_leaves_a_healthy_repository() {
     let head = playground.jvs(&["snapshot", "rm", "head"]);
     assert!(head.code == 2 && head.stderr.contains("head of a worktree"), "{}", head.stderr);
     assert_eq!(playground.jvs(&["snapshot", "rm"]).code, 2);
+}
+
+/// Takes a snapshot that is killed while it copies.
+fn interrupt_a_snapshot(playground: &Playground) {
+    (0..4_000).for_each(|n| playground.write(&format!("file-{n}"), &[b'x'; 2_000]));
+    let intents = playground.root().join(".jvs/intents");
+    let unfinished = || std::fs::read_dir(&intents).expect("readable").count();
+    for _ in 0..10 {
+        let mut taking = playground.command();
+        taking.args(["snapshot", "--consistency", "best_effort"]).stdout(Stdio::null());
+        let mut taking = taking.spawn().expect("the binary runs");
+        while unfinished() == 0 && taking.try_wait().expect("our own child").is_none() {
+            SystemClock::new().wait(1);
+        }
+        taking.kill().expect("our own child");
+        taking.wait().expect("our own child");
+        if unfinished() > 0 {
+            return;
+        }
+    }
+    panic!("every snapshot was finished before it could be killed");
+}
+
+/// Ctrl-C in a snapshot left what it had copied, no command but `doctor --strict` said so, and `gc` did not remove it.
+#[test]
+fn an_interrupted_snapshot_is_reported_by_the_next_and_removed_by_gc() {
+    let playground = Playground::new();
+    interrupt_a_snapshot(&playground);
+    let next = playground.jvs(&["snapshot", "--consistency", "best_effort"]);
+    assert!(next.stdout.contains("until `jvs gc` removes them: unfinished=1"), "{}", next.stdout);
+    let dry = playground.json(&["gc", "--dry-run"]);
+    let done = playground.json(&["gc"]);
+    assert_eq!((&done["unfinished"], &done["removed"]), (&dry["unfinished"], &json!([])));
+    assert_eq!(done["unfinished"].as_array().expect("a list").len(), 1, "{done}");
+    assert_eq!(playground.json(&["gc"])["unfinished"], json!([]));
+    let doctor = playground.jvs(&["doctor", "--strict"]);
+    assert!(!doctor.stdout.contains("partial_snapshot"), "{}", doctor.stdout);
 }
 
 #[test]
