@@ -2,7 +2,8 @@
 //!
 //! A waiter is an empty file in `waiters/<worktree_id>`, named after its process and a ticket number. A waiter
 //! tries to acquire the lock only while no live process of the same host (strictly: of the same pid space) has
-//! a smaller ticket. So each host has one process that polls the lock, however many wait.
+//! a smaller ticket. So each host has one process that polls the lock, however many wait. A lock that stays free
+//! shows that the process in front does not run (stopped, frozen): after [`OVERTAKE_MS`] the next one tries.
 //!
 //! **Invariant.** Tickets only order the attempts; the sequence alone grants. A lost, forged or repeated ticket
 //! can change the order, never the number of holders. A ticket outlives its process at most until the next
@@ -21,7 +22,7 @@ use crate::clock::{Millis, MonoMs};
 use crate::error::{Error, ErrorClass, ErrorContext, Result};
 use crate::fs::{Durability, absent_is_none, ensure_dir};
 use crate::holder::Maker;
-use crate::ids::Entropy;
+use crate::ids::{Entropy, EntryNumber};
 use crate::lock::{AcquireRequest, AcquiredLock};
 use crate::probe;
 use crate::repo::Repo;
@@ -57,11 +58,12 @@ impl Repo {
     ) -> Result<AcquiredLock> {
         let began = self.env.clock.monotonic();
         let mut ticket = Ticket::take(self, worktree)?;
+        let mut idle = IdleLock::default();
         loop {
             let position = ticket.position()?;
             let lock = self.status(worktree)?;
-            let may_try = !matches!(lock.state, LockState::Live | LockState::Expired);
-            if position == 1 && may_try {
+            let idle_ms = idle.observe(&lock, self.env.clock.monotonic());
+            if idle_ms.is_some_and(|idle_ms| idle_ms >= (position as u64 - 1) * OVERTAKE_MS) {
                 match self.acquire(worktree, request) {
                     Err(error) if error.class() == ErrorClass::LockConflict => {}
                     other => return other,
@@ -95,6 +97,24 @@ fn pause_ms(waited_ms: Millis, position: usize, entropy: &dyn Entropy) -> Millis
     step_ms + behind_ms + step_ms * u64::from(byte[0]) / 256
 }
 
+/// How long the lock has been there to take, while no entry was appended.
+#[derive(Debug, Default)]
+struct IdleLock {
+    since: Option<(EntryNumber, MonoMs)>,
+}
+
+impl IdleLock {
+    /// None while the lock is held.
+    fn observe(&mut self, lock: &Status, now: MonoMs) -> Option<Millis> {
+        let is_held = matches!(lock.state, LockState::Live | LockState::Expired);
+        let same = self.since.filter(|(newest, _)| *newest == lock.newest_entry);
+        self.since = (!is_held).then(|| same.unwrap_or((lock.newest_entry, now)));
+        self.since.map(|(_, since)| now.since(since))
+    }
+}
+
+/// How long a waiter gives each one before it to take a free lock: longer than any pause.
+const OVERTAKE_MS: Millis = 5_000;
 const SHORTEST_PAUSE_MS: Millis = 20;
 const LONGEST_PAUSE_MS: Millis = 500;
 /// How long a ticket of another host is left alone.

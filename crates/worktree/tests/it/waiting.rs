@@ -111,6 +111,23 @@ fn a_dead_waiter_is_passed_over_and_a_removed_ticket_is_taken_again() {
     assert_eq!(tickets(&repo), 2, "foreign files and other hosts' tickets stay");
 }
 
+/// A waiter was suspended (Ctrl-Z) at the head of the queue. The lock was released, and all other waiters of that host
+/// waited for ever for a lock that was free.
+#[test]
+fn a_waiter_that_does_not_run_is_overtaken() {
+    let fixture = Fixture::new();
+    let queue = fixture.repo.layout().all_waiters().join("main");
+    std::fs::create_dir_all(&queue).expect("writable");
+    // This process lives, and no thread of it serves this ticket.
+    std::fs::write(queue.join(format!("{}.1", fixture.repo.env().maker)), b"").expect("writable");
+    let positions = Mutex::new(Vec::new());
+    let on_wait = |status: &WaitStatus| positions.lock().expect("no panic").push(status.position);
+    let wait = WaitRequest { limit_ms: Some(60_000), on_wait: &on_wait };
+    fixture.repo.acquire_waiting(&fixture.main, &request(), &wait).expect("the lock is free");
+    let positions = positions.into_inner().expect("no panic");
+    assert!(positions.len() > 3 && positions.iter().all(|position| *position == 2), "{positions:?}");
+}
+
 /// A lease that ends during the wait is stolen by the waiter, as a plain acquire would.
 #[test]
 fn a_waiter_steals_when_the_lease_has_ended() {
