@@ -58,7 +58,7 @@ fn preview(context: &RepoContext, worktree: &Worktree, snapshot: &Descriptor) ->
     let preview = context.repo.preview_restore(worktree, snapshot, &bar)?;
     drop(bar);
     let mut text = lines(&preview.changes.changes);
-    if preview.changes.is_empty() {
+    if preview.changes.is_empty() && preview.attributes.is_empty() {
         text.push_str("nothing would change\n");
     }
     if !preview.unsaved.is_empty() {
@@ -69,9 +69,17 @@ fn preview(context: &RepoContext, worktree: &Worktree, snapshot: &Descriptor) ->
         )
         .expect("a string");
     }
+    if !preview.attributes.is_empty() {
+        text.push_str(
+            "owners, extended attributes or access control lists would change, which needs --discard-changes:\n",
+        );
+        for path in &preview.attributes {
+            writeln!(text, "P {path}").expect("a string");
+        }
+    }
     let data = json!({
         "worktree_id": worktree.worktree_id, "snapshot_id": snapshot.snapshot_id,
-        "changes": preview.changes.changes, "unsaved": preview.unsaved.changes,
+        "changes": preview.changes.changes, "unsaved": preview.unsaved.changes, "attributes": preview.attributes,
     });
     Ok(CommandOutput::new(data, text))
 }

@@ -6,11 +6,12 @@
 use std::path::Path;
 
 use rustix::fs::OFlags;
+use rustix::io::Errno;
 
 use super::TREE;
 use crate::error::{Error, Result};
 use crate::repo::Repo;
-use crate::tree::{self, Item, Root};
+use crate::tree::{self, Item, Root, TreeSource};
 use crate::worktree::Worktree;
 
 impl Repo {
@@ -23,19 +24,7 @@ impl Repo {
     ) -> Result<()> {
         let files = Root::open_below(self.layout.root(), worktree.path.as_path())?;
         let staged = Root::open(&stage.join(TREE))?;
-        let staged_items = tree::scan(&staged)?;
-        let mut differing = Vec::new();
-        for item in items {
-            let Ok(at) = staged_items.binary_search_by(|staged| staged.path.cmp(&item.path)) else {
-                continue;
-            };
-            let other = &staged_items[at];
-            let is_same = item.print.owner == other.print.owner
-                && attributes_of(&files, item)? == attributes_of(&staged, other)?;
-            if !is_same {
-                differing.push(item.path.to_string());
-            }
-        }
+        let differing = attribute_changes(&files, items, &staged, &tree::scan(&staged)?)?;
         let Some(first) = differing.first() else { return Ok(()) };
         Err(Error::invalid(format!(
             "the restore would change owners, extended attributes or access control lists, which comparisons of \
@@ -46,14 +35,38 @@ impl Repo {
     }
 }
 
+/// The escaped paths of the names that `after` has with another owner, attribute or list. Both are sorted by path.
+pub(super) fn attribute_changes(
+    files: &Root,
+    items: &[Item],
+    after: &dyn TreeSource,
+    items_after: &[Item],
+) -> Result<Vec<String>> {
+    let mut differing = Vec::new();
+    for item in items {
+        let Ok(at) = items_after.binary_search_by(|other| other.path.cmp(&item.path)) else {
+            continue;
+        };
+        let other = &items_after[at];
+        let is_same = item.print.owner == other.print.owner
+            && attributes_of(files, item)? == attributes_of(after.root_of(other), other)?;
+        if !is_same {
+            differing.push(item.path.to_string());
+        }
+    }
+    Ok(differing)
+}
+
 /// The attributes of a file or directory, by name; none of a symbolic link.
 fn attributes_of(root: &Root, item: &Item) -> Result<Vec<(String, Vec<u8>)>> {
     if !item.has_attributes() {
         return Ok(Vec::new());
     }
-    let failed = |cause: rustix::io::Errno| {
-        Error::io("read the attributes of", item.path.to_string().as_ref(), &cause.into())
-    };
-    let file = root.open_at(&item.path, OFlags::RDONLY | OFlags::NONBLOCK).map_err(failed)?;
-    tree::attributes(&file).map_err(failed)
+    let failed =
+        |cause: Errno| Error::io("read the attributes of", item.path.to_string().as_ref(), &cause.into());
+    match root.open_at(&item.path, OFlags::RDONLY | OFlags::NONBLOCK) {
+        // Removed since: a restore compares the tree again, and a preview is of one moment.
+        Err(Errno::NOENT) => Ok(Vec::new()),
+        other => tree::attributes(&other.map_err(failed)?).map_err(failed),
+    }
 }

@@ -2,11 +2,12 @@
 
 use serde::Serialize;
 
+use super::attribute_changes::attribute_changes;
 use crate::diff::TreeDifferences;
 use crate::error::Result;
 use crate::repo::Repo;
 use crate::snapshot::Descriptor;
-use crate::tree::Progress;
+use crate::tree::{self, Progress, Root};
 use crate::worktree::Worktree;
 
 /// The changes that a restore would make, as of one reading of the files.
@@ -16,6 +17,9 @@ pub struct RestorePreview {
     pub changes: TreeDifferences,
     /// Changes since the head, which are in no snapshot: a restore discards them, and needs --discard-changes.
     pub unsaved: TreeDifferences,
+    /// Escaped paths whose owners, extended attributes or access control lists would change, which no comparison of
+    /// manifests shows: a restore needs --discard-changes for that too.
+    pub attributes: Vec<String>,
 }
 
 impl Repo {
@@ -32,9 +36,12 @@ impl Repo {
             None => files.emptied(),
         };
         let target = self.stored_manifest(snapshot)?;
+        let root = Root::open_below(self.layout.root(), worktree.path.as_path())?;
+        let stored = self.stored_tree(&snapshot.snapshot_id)?;
         Ok(RestorePreview {
             changes: TreeDifferences::between(&files, &target),
             unsaved: TreeDifferences::between(&head, &files),
+            attributes: attribute_changes(&root, &tree::scan(&root)?, &stored, &stored.items)?,
         })
     }
 }

@@ -111,8 +111,13 @@ fn a_restore_asks_before_it_drops_attributes_that_no_snapshot_has() {
     let refused =
         fixture.repo.restore(&fixture.main, &taken, &request(false)).expect_err("the list would be dropped");
     assert!(refused.detail().contains("first=file"), "{refused}");
+    // It said that nothing would change.
+    let preview = fixture.repo.preview_restore(&fixture.main, &taken, &NoProgress).expect("readable");
+    assert_eq!((preview.attributes, preview.changes.is_empty()), (vec!["file".to_owned()], true));
     assert_eq!(refused.facts()["restore"], "not_committed");
     assert!(attribute(&file, LIST).is_some(), "it is still there");
     fixture.repo.restore(&fixture.main, &taken, &request(true)).expect("asked for");
     assert_eq!(attribute(&file, LIST), None);
+    let preview = fixture.repo.preview_restore(&fixture.main, &taken, &NoProgress).expect("readable");
+    assert!(preview.attributes.is_empty(), "{preview:?}");
 }
