@@ -397,12 +397,26 @@ impl Repo {
         })
     }
 
+    /// Refuses to publish a snapshot that is gone: a repair on another host takes one without a running lease for
+    /// abandoned after a day.
+    fn require_stored(&self, id: &SnapshotId) -> Result<()> {
+        let path = self.layout.snapshot_ready(id);
+        match absent_is_none(self.env.fs.meta(&path)).doing("stat", &path)? {
+            Some(_) => Ok(()),
+            None => Err(Error::not_found(format!(
+                "the snapshot was removed while it was taken, by a repair that took it for abandoned; take it again: \
+                 snapshot={id}"
+            ))),
+        }
+    }
+
     fn publish(
         &self,
         worktree: &Worktree,
         authority: &PublishAuthority,
         descriptor: Descriptor,
     ) -> Result<PublishedSnapshot> {
+        self.require_stored(&descriptor.snapshot_id)?;
         let lock = self.lock(worktree);
         let event = |view: &View, moves_head| EntryEvent::Publish {
             fencing_token: None,

@@ -6,7 +6,6 @@ use crate::error::{ErrorContext, Result};
 use crate::fs::absent_is_none;
 use crate::ids::{FencingToken, SnapshotId, WorktreeId};
 use crate::lease::{self, LeaseState};
-use crate::repo::Repo;
 use crate::session::LockSession;
 use crate::snapshot::SnapshotIntent;
 use crate::view::View;
@@ -85,9 +84,29 @@ impl Checkup<'_> {
         if let Some(gone) = atomic::maker_is_gone(&self.repo.env, &intent.maker) {
             return gone;
         }
-        let fenced =
-            intent.fencing_token.is_some_and(|token| !is_current(self.repo, &intent.worktree_id, token));
-        fenced || self.is_ancient(intent.created_at)
+        let is_ancient = self.is_ancient(intent.created_at);
+        intent.fencing_token.map_or(is_ancient, |token| {
+            match self.tenure(&intent.worktree_id, token) {
+                Tenure::Over => true,
+                Tenure::Expired => is_ancient,
+                // However long the snapshot takes, its holder publishes it at the end.
+                Tenure::Live => false,
+            }
+        })
+    }
+
+    /// The tenure of `token`; an unreadable sequence counts as a live one, so that nothing is removed.
+    fn tenure(&self, worktree: &WorktreeId, token: FencingToken) -> Tenure {
+        let Ok(view) = View::read(&self.repo.env, &self.repo.layout, worktree) else { return Tenure::Live };
+        match view.lock.filter(|lock| lock.fencing_token == token) {
+            None => Tenure::Over,
+            Some(lock) => match lease::lease_state(&lock, &self.lease_time()) {
+                LeaseState::Live | LeaseState::RenewedInFuture { .. } => Tenure::Live,
+                LeaseState::Expired | LeaseState::Stealable | LeaseState::StealableAfterWatch { .. } => {
+                    Tenure::Expired
+                }
+            },
+        }
     }
 
     /// A restore under a live lock is in progress; any other whose maker has ended is litter.
@@ -170,8 +189,13 @@ impl Checkup<'_> {
     }
 }
 
-/// Whether `token` holds the worktree's lock; an unreadable sequence counts as yes, so that nothing is
-/// removed.
-fn is_current(repo: &Repo, worktree: &WorktreeId, token: FencingToken) -> bool {
-    View::read(&repo.env, &repo.layout, worktree).map_or(true, |view| view.state().held == Some(token))
+/// How far the tenure of a token is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Tenure {
+    /// Its lease runs.
+    Live,
+    /// Its lease has expired, and no other session has the lock yet.
+    Expired,
+    /// It ended: the token is fenced.
+    Over,
 }

@@ -9,6 +9,7 @@ use worktree::doctor::{DoctorRequest, Finding};
 use worktree::error::ErrorClass;
 use worktree::ids::SessionId;
 use worktree::lock::ReleaseOutcome;
+use worktree::policy::{LockPolicy, PolicyChanges};
 use worktree::repo::Repo;
 use worktree::restore::RestoreRequest;
 use worktree::snapshot::Consistency;
@@ -17,7 +18,9 @@ use worktree::worktree::Mode;
 
 use crate::interleave::just_before;
 use crate::support::layer::{Call, CallOutcome, HookedFs, crash};
-use crate::support::{Fixture, STEALABLE_MS, TestClock, class, request, snapshot};
+use crate::support::{Fixture, STEALABLE_MS, TestClock, class, request, request_with, snapshot};
+
+const DAY_MS: u64 = 24 * 3600 * 1000;
 
 fn repair(repo: &Repo) -> Vec<Finding> {
     repo.doctor(DoctorRequest { strict: true, repair: true, ..DoctorRequest::default() })
@@ -38,6 +41,40 @@ fn failing_at(fixture: &Fixture, is_it: impl Fn(Call, &Path) -> bool + Send + Sy
 
 fn is_session(path: &Path) -> bool {
     path.parent().is_some_and(|dir| dir.ends_with("sessions")) && path.extension().is_some()
+}
+
+/// A snapshot of a large tree took more than a day on another host, under a lock that was renewed all the time. A repair
+/// took it for abandoned and moved it to the trash, and right afterwards it was published, without its files.
+#[test]
+fn a_snapshot_that_takes_days_under_a_running_lease_is_left_alone() {
+    let fixture = Fixture::new();
+    fixture.write("file", b"1");
+    let (begun, is_begun) = mpsc::channel();
+    let (go, may_copy) = mpsc::channel();
+    let (may_copy, begun, paused) = (Mutex::new(may_copy), Mutex::new(begun), AtomicBool::new(false));
+    let pausing = HookedFs::new(move |call, _| {
+        if call == Call::Step && !paused.swap(true, Ordering::SeqCst) {
+            begun.lock().expect("one thread").send(()).expect("the test waits");
+            may_copy.lock().expect("one thread").recv_timeout(DEADLINE).expect("the test goes on");
+        }
+        CallOutcome::Proceed
+    });
+    let elsewhere = fixture.seen_by(Arc::new(pausing), Arc::new(TestClock::of_another_host("another host")));
+    let main = fixture.main.clone();
+    // Longer than the snapshot, in place of renewals.
+    let days = PolicyChanges { lease_duration_ms: Some(4 * DAY_MS), ..PolicyChanges::default() };
+    let policy = LockPolicy::DEFAULT.with(&days).expect("valid");
+    let taking = std::thread::spawn(move || {
+        let session = elsewhere.acquire(&main, &request_with(policy)).expect("free").session.session_id;
+        snapshot(&elsewhere, &main, Some(&session), Consistency::BestEffort)
+    });
+    is_begun.recv_timeout(DEADLINE).expect("the snapshot gets this far");
+    fixture.clock.advance(2 * DAY_MS);
+    let found = repair(&fixture.repo);
+    go.send(()).expect("it waits");
+    let taken = taking.join().expect("it ends").expect("the lock is held").descriptor;
+    assert!(found.is_empty(), "{found:?}");
+    fixture.repo.verify(&taken, &NoProgress).expect("its files are there");
 }
 
 /// Doctor read a free lock and paused. Another process acquired and renewed it. Doctor resumed, took the
