@@ -26,6 +26,7 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 
 use crate::atomic::{self, CreateOutcome};
+use crate::clock::Millis;
 use crate::env::Env;
 use crate::error::{Error, ErrorContext, Result};
 use crate::fs::{Durability, absent_is_none};
@@ -36,6 +37,10 @@ use crate::record::{Entry, EntryEvent, FORMAT, LockRecord};
 /// Entries per folded file: an entry needs a quarter of a disk block, and a file of its own a whole one. A larger
 /// number would leave more entries unfolded, and each read of an entry reads its whole block.
 pub const FOLD: u64 = 16;
+
+/// Longer than JuiceFS caches names by default (one second).
+const NAME_CACHE_MS: Millis = 2_000;
+const NAME_CACHE_STEP_MS: Millis = 50;
 
 /// The entries of one worktree.
 pub struct Sequence<'a> {
@@ -109,7 +114,7 @@ impl<'a> Sequence<'a> {
                 Some(token) => Err(self.tail_lost(EntryNumber(0), token)),
             };
         };
-        let stored = self.read(newest)?;
+        let stored = self.read_listed(newest)?;
         let lost = &stored.entry.state.lost;
         let is_declared = |gap: &NumberRange| lost.iter().any(|range| range.contains(*gap));
         if let Some(gap) = survey.gaps().iter().find(|gap| !is_declared(gap)) {
@@ -165,6 +170,18 @@ impl<'a> Sequence<'a> {
     /// Entry `n`, folded or not.
     pub fn read(&self, n: EntryNumber) -> Result<StoredEntry> {
         Ok(self.read_line(n)?.0)
+    }
+
+    /// Entry `n`, which a listing shows. A client that caches names cannot open one that another host has just folded,
+    /// until its cache expires: so this waits before it calls the entry missing.
+    pub(crate) fn read_listed(&self, n: EntryNumber) -> Result<StoredEntry> {
+        for _ in 0..NAME_CACHE_MS / NAME_CACHE_STEP_MS {
+            if let Some((stored, _)) = self.try_read_line(n)? {
+                return Ok(stored);
+            }
+            self.env.clock.wait(NAME_CACHE_STEP_MS);
+        }
+        self.read(n)
     }
 
     /// Makes the existing names durable. Called before an append, because the previous writer may have died
@@ -279,14 +296,16 @@ impl<'a> Sequence<'a> {
 
     /// The entry and its bytes, which folding does not change.
     fn read_line(&self, n: EntryNumber) -> Result<(StoredEntry, Vec<u8>)> {
+        self.try_read_line(n)?.ok_or_else(|| {
+            let cause = format!("entry {n} is missing, or this mount caches names and does not show it yet");
+            Error::damaged(&self.path(n), cause)
+        })
+    }
+
+    fn try_read_line(&self, n: EntryNumber) -> Result<Option<(StoredEntry, Vec<u8>)>> {
         let path = self.path(n);
         let bytes = absent_is_none(self.env.fs.read(&path)).doing("read entry", &path)?;
-        let bytes = bytes.ok_or_else(|| {
-            Error::damaged(
-                &path,
-                format!("entry {n} is missing, or this mount caches names and does not show it yet"),
-            )
-        })?;
+        let Some(bytes) = bytes else { return Ok(None) };
         let lines = || bytes.split_inclusive(|byte| *byte == b'\n');
         let parse =
             |line: &[u8]| serde_json::from_slice::<Entry>(line).map_err(|cause| Error::damaged(&path, cause));
@@ -302,7 +321,7 @@ impl<'a> Sequence<'a> {
         if entry.n != n {
             return Err(Error::damaged(&path, format!("the file does not hold entry {n}")));
         }
-        Ok((StoredEntry { entry, digest: Digest::of(line) }, line.to_vec()))
+        Ok(Some((StoredEntry { entry, digest: Digest::of(line) }, line.to_vec())))
     }
 
     fn is_folded(&self, n: EntryNumber) -> Result<bool> {

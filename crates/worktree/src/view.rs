@@ -68,7 +68,7 @@ fn current_lock(
     sequence: &Sequence<'_>,
     token: FencingToken,
 ) -> Result<LockRecord> {
-    let granted = sequence.read(token.entry())?;
+    let granted = sequence.read_listed(token.entry())?;
     let (EntryEvent::Acquire { lock } | EntryEvent::Steal { lock, .. }) = granted.entry.event else {
         let path = layout.entry(worktree, token.entry());
         return Err(Error::damaged(&path, "the entry should grant the lock, and does not"));

@@ -3,13 +3,14 @@
 use std::collections::BTreeSet;
 use std::os::unix::fs::MetadataExt;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use worktree::doctor::DoctorRequest;
 use worktree::fs::{Fs, RealFs};
 use worktree::ids::EntryNumber;
 use worktree::sequence::{FOLD, Sequence};
 
-use crate::support::layer::HookedFs;
+use crate::support::layer::{Call, CallOutcome, HookedFs};
 use crate::support::{Fixture, request, short_or_long};
 
 /// Acquires and releases until the sequence has at least `entries`.
@@ -75,6 +76,26 @@ fn a_writer_that_slept_through_a_fold_still_finds_its_number_taken() {
     assert_eq!(inode(&fixture, 2), inode(&fixture, FOLD), "entry 2 has been folded");
     let late = RealFs.link(&stale, &layout.entry(id, EntryNumber(2))).expect_err("its number is taken");
     assert_eq!(late.kind(), std::io::ErrorKind::AlreadyExists);
+}
+
+/// Two hosts shared a repository on JuiceFS, whose clients cache names for a second. One folded entries, and the other could
+/// not open the newest one that it had listed: its acquire failed with `E_DAMAGED`, and told the user to run `doctor`.
+#[test]
+fn an_entry_that_a_name_cache_still_has_as_it_was_before_a_fold_is_waited_for() {
+    let fixture = Fixture::new();
+    let session = fixture.acquire().expect("a free lock").session.session_id;
+    let failures = Arc::new(AtomicU64::new(0));
+    let counted = failures.clone();
+    let caching = HookedFs::new(move |call, path| {
+        let is_entry = call == Call::Read && path.parent().is_some_and(|dir| dir.ends_with("main.d"));
+        if is_entry && path.ends_with("2") && counted.fetch_add(1, Ordering::SeqCst) < 3 {
+            return CallOutcome::Fail(std::io::ErrorKind::NotFound.into());
+        }
+        CallOutcome::Proceed
+    });
+    let elsewhere = fixture.seen_by(Arc::new(caching), fixture.clock.clone());
+    elsewhere.lock(&fixture.main).renew(&session).expect("the entry is there");
+    assert!(failures.load(Ordering::SeqCst) > 3, "it was read again");
 }
 
 #[test]
