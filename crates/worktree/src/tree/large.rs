@@ -7,7 +7,7 @@
 use std::os::fd::OwnedFd;
 use std::sync::mpsc::{self, Receiver};
 
-use rustix::fs::{copy_file_range, fdatasync};
+use rustix::fs::{copy_file_range, fdatasync, fstatfs};
 use rustix::io::{Errno, pread};
 
 use super::RelPath;
@@ -19,6 +19,10 @@ use crate::ids::Digest;
 pub(super) const LARGE: u64 = 16 << 20;
 /// Bytes per `copy_file_range` call; the hash follows chunk by chunk.
 const CHUNK: usize = 4 << 20;
+/// The same on FUSE. JuiceFS copies references to data, and keeps them in chunks of this size. A chunk of more than a few
+/// references is compacted when it is read, which stores its data again.
+const CHUNK_OF_FUSE: usize = 64 << 20;
+const FUSE: u64 = 0x6573_5546;
 
 /// Copies all of `file` into the empty `copy`.
 pub(super) fn copy(
@@ -27,7 +31,8 @@ pub(super) fn copy(
     path: &RelPath,
     buffer: &mut [u8],
 ) -> Result<(u64, Digest)> {
-    let first = match copy_file_range(file, None, copy, None, CHUNK) {
+    let chunk = chunk_for(copy);
+    let first = match copy_file_range(file, None, copy, None, chunk) {
         Ok(len) if len > 0 => len,
         // Unsupported here, which filesystems report with different errors; nothing has been copied yet.
         _ => return copy_dense(file, copy, path, buffer),
@@ -40,7 +45,7 @@ pub(super) fn copy(
             if copied.send(len).is_err() {
                 break;
             }
-            len = copy_chunk(file, copy, path)?;
+            len = copy_chunk(file, copy, path, chunk)?;
         }
         drop(copied);
         fdatasync(copy).map_err(|cause| failed(path, "sync", cause))?;
@@ -48,9 +53,14 @@ pub(super) fn copy(
     })
 }
 
-fn copy_chunk(file: &OwnedFd, copy: &OwnedFd, path: &RelPath) -> Result<usize> {
+fn chunk_for(copy: &OwnedFd) -> usize {
+    let is_fuse = fstatfs(copy).is_ok_and(|stat| u64::try_from(stat.f_type) == Ok(FUSE));
+    if is_fuse { CHUNK_OF_FUSE } else { CHUNK }
+}
+
+fn copy_chunk(file: &OwnedFd, copy: &OwnedFd, path: &RelPath, chunk: usize) -> Result<usize> {
     loop {
-        match copy_file_range(file, None, copy, None, CHUNK) {
+        match copy_file_range(file, None, copy, None, chunk) {
             Err(Errno::INTR) => {}
             other => return other.map_err(|cause| failed(path, "copy", cause)),
         }

@@ -1,20 +1,27 @@
-//! The clone command of JuiceFS, played by a script: JuiceFS itself needs a metadata engine and an object store, and is
-//! not available here. The script takes the same arguments, and refuses an existing target as the command does.
+//! JuiceFS: its clone command, played by a script that takes the same arguments and refuses an existing target as the
+//! command does; and JuiceFS itself, where `.ci/juicefs` has mounted a volume twice.
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use worktree::clock::{Clock, SystemClock};
 use worktree::doctor::DoctorRequest;
-use worktree::ids::SessionId;
+use worktree::env::Env;
+use worktree::error::ErrorClass;
+use worktree::fs::{Fs, RealFs};
+use worktree::ids::{Entropy, SessionId, SystemEntropy};
+use worktree::policy::LockPolicy;
 use worktree::repo::Repo;
 use worktree::restore::RestoreRequest;
 use worktree::snapshot::{Consistency, Descriptor};
 use worktree::tree::NoProgress;
+use worktree::worktree::Mode;
 
 use crate::support::layer::HookedFs;
-use crate::support::{Fixture, let_files_settle, snapshot};
+use crate::support::{Fixture, env, let_files_settle, new_worktree, request, scratch, snapshot};
 
 /// `juicefs clone --preserve SRC DST`; every call is a line of `calls`.
 fn stand_in(dir: &Path, action: &str) -> PathBuf {
@@ -38,6 +45,115 @@ fn calls(fixture: &Fixture) -> usize {
 fn on_juicefs(fixture: &Fixture, action: &str) -> Repo {
     let command = stand_in(fixture.dir.path(), action);
     fixture.seen_by(Arc::new(HookedFs::with_clone_command(command)), fixture.clock.clone())
+}
+
+/// Two mounts of one volume, and the directory that has its data; none unless `.ci/juicefs` runs the tests.
+fn volume() -> Option<[PathBuf; 3]> {
+    let Some(paths) = std::env::var_os("JVS_TEST_JUICEFS") else {
+        println!("skipped: needs JuiceFS; run .ci/juicefs");
+        return None;
+    };
+    let paths: Vec<PathBuf> = std::env::split_paths(&paths).collect();
+    Some(paths.try_into().expect("two mounts and the data"))
+}
+
+fn real_env(sessions: &Path) -> Env {
+    env(sessions, Arc::new(RealFs), Arc::new(SystemClock::new()))
+}
+
+fn allocated(dir: &Path) -> u64 {
+    let entries = fs::read_dir(dir).expect("readable").map(|entry| entry.expect("readable"));
+    entries
+        .map(|entry| {
+            let meta = entry.path().symlink_metadata().expect("there");
+            if meta.is_dir() { allocated(&entry.path()) } else { meta.blocks() * 512 }
+        })
+        .sum()
+}
+
+/// More than the size from which a file is copied by `copy_file_range`.
+const LARGE: usize = 40 << 20;
+
+/// A whole snapshot, one of a changed file and a restore store no data again.
+/// In pieces of 4 MiB, the copy of a large file became many references to its data, which JuiceFS compacted when it was read:
+/// the data was stored twice.
+#[test]
+fn on_juicefs_itself_a_snapshot_and_a_restore_are_clones() {
+    let Some([mount, _, data]) = volume() else { return };
+    let (dir, sessions) = (tempfile::tempdir_in(&mount).expect("writable"), scratch());
+    assert!(RealFs.clone_command(dir.path()).is_some(), "the mount is recognised");
+    let repo = Repo::init(real_env(sessions.path()), dir.path(), LockPolicy::DEFAULT).expect("empty");
+    let main = repo.add_worktree(new_worktree("main", Mode::Exclusive)).expect("a new name");
+    let files = repo.payload(&main);
+    let random = || {
+        let mut bytes = vec![0; LARGE];
+        SystemEntropy.fill(&mut bytes);
+        bytes
+    };
+    let large = random();
+    fs::create_dir(files.join("dir")).expect("writable");
+    fs::write(files.join("dir/large"), &large).expect("writable");
+    fs::hard_link(files.join("dir/large"), files.join("linked")).expect("writable");
+    std::os::unix::fs::symlink("linked", files.join("symbolic")).expect("writable");
+    let stored = allocated(&data);
+    assert!(stored > LARGE as u64, "the data is where it is expected");
+    let session = repo.acquire(&main, &request()).expect("a free lock").session.session_id;
+    let first = snapshot(&repo, &main, Some(&session), Consistency::Quiesced).expect("held").descriptor;
+    fs::remove_file(files.join("linked")).expect("writable");
+    fs::write(files.join("dir/large"), random()).expect("writable");
+    snapshot(&repo, &main, Some(&session), Consistency::Quiesced).expect("held");
+    let request =
+        RestoreRequest { session: Some(session.clone()), discard_changes: false, progress: &NoProgress };
+    repo.restore(&main, &first, &request).expect("held");
+    let now = allocated(&data);
+    assert!(now < stored + LARGE as u64 + (1 << 20), "data was stored again: before={stored} now={now}");
+    assert!(fs::read(files.join("dir/large")).expect("restored") == large);
+    let inode = |name: &str| fs::metadata(files.join(name)).expect("restored").ino();
+    assert_eq!((inode("linked"), inode("symbolic")), (inode("dir/large"), inode("dir/large")));
+    for one in repo.history(&main, 10).expect("readable") {
+        repo.verify(&one, &NoProgress).expect("intact");
+    }
+    repo.lock(&main).release(&session).expect("held");
+    let report = repo.doctor(DoctorRequest { strict: true, ..DoctorRequest::default() }).expect("readable");
+    assert!(report.is_healthy(), "{report:?}");
+}
+
+/// Each client caches names and attributes for a second.
+#[test]
+fn two_clients_of_juicefs_never_get_the_same_token() {
+    let Some([one, other, _]) = volume() else { return };
+    let (dir, sessions) = (tempfile::tempdir_in(&one).expect("writable"), [scratch(), scratch()]);
+    let repo = Repo::init(real_env(sessions[0].path()), dir.path(), LockPolicy::DEFAULT).expect("empty");
+    repo.add_worktree(new_worktree("main", Mode::Exclusive)).expect("a new name");
+    let there = other.join(dir.path().file_name().expect("a name"));
+    let work = |root: &Path, sessions: &Path| {
+        let repo = Repo::open(real_env(sessions), root).expect("it exists");
+        let main = repo.worktree(&"main".parse().expect("a name")).expect("it exists");
+        let mut tokens = Vec::new();
+        while tokens.len() < 20 {
+            match repo.acquire(&main, &request()) {
+                Ok(acquired) => {
+                    tokens.push(acquired.lock.fencing_token);
+                    repo.lock(&main).release(&acquired.session.session_id).expect("held");
+                }
+                Err(error) => {
+                    assert_eq!(error.class(), ErrorClass::LockConflict, "{error}");
+                    SystemClock::new().wait(5);
+                }
+            }
+        }
+        tokens
+    };
+    let tokens: Vec<_> = std::thread::scope(|scope| {
+        let theirs = scope.spawn(|| work(&there, sessions[1].path()));
+        let ours = work(dir.path(), sessions[0].path());
+        ours.into_iter().chain(theirs.join().expect("no panic")).collect()
+    });
+    assert_eq!(tokens.iter().collect::<BTreeSet<_>>().len(), 40, "{tokens:?}");
+    // Longer than the other client's names are cached.
+    SystemClock::new().wait(1_500);
+    let report = repo.doctor(DoctorRequest { strict: true, ..DoctorRequest::default() }).expect("readable");
+    assert!(report.is_healthy(), "{report:?}");
 }
 
 /// A tree with all that a copy keeps.
