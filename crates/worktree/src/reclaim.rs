@@ -43,10 +43,11 @@ impl Repo {
         Ok(self.reclaim_plan(&removed)?.result())
     }
 
-    /// The disk space of all stored snapshots, in bytes.
+    /// The disk space of all stored snapshots, in bytes. Without those that cannot be read: one that is being taken, or
+    /// that was interrupted, is closed to other users.
     pub(crate) fn stored_bytes(&self) -> Result<u64> {
-        let snapshots = self.layout.snapshots();
-        Ok(allocated(&tree::scan(&Root::open(&snapshots)?)?))
+        let stored = self.stored_snapshots()?;
+        Ok(stored.iter().map(|id| self.allocated_bytes(id).unwrap_or(0)).sum())
     }
 
     /// The disk space of one snapshot's directory, in bytes; 0 if it is not there yet.

@@ -1,10 +1,16 @@
 //! Removing snapshots: what goes, what is kept, crashes, and readers at the same time.
 
 use std::collections::BTreeSet;
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::sync::{Arc, Mutex};
 
+use worktree::clock::SystemClock;
 use worktree::doctor::DoctorRequest;
 use worktree::error::ErrorClass;
+use worktree::fs::RealFs;
 use worktree::ids::{SessionId, SnapshotId};
 use worktree::repo::Repo;
 use worktree::restore::RestoreRequest;
@@ -13,7 +19,7 @@ use worktree::snapshot::{Consistency, Descriptor};
 use worktree::tree::NoProgress;
 
 use crate::support::layer::{Call, CallOutcome, HookedFs, crash};
-use crate::support::{Fixture, TestClock, class, short_or_long, snapshot};
+use crate::support::{Fixture, TestClock, class, env, short_or_long, snapshot};
 
 /// `count` snapshots of a tree of which one file changes; oldest first.
 fn history(fixture: &Fixture, count: usize) -> (SessionId, Vec<Descriptor>) {
@@ -105,6 +111,50 @@ fn gc_removes_snapshots_whose_process_was_interrupted() {
     assert_eq!(listed(&fixture), ids(&[&all[0], &all[1]]));
     assert!(gc(false).unfinished.is_empty());
     assert_sound(&fixture);
+}
+
+/// In a repository of several users, `gc` and `snapshot rm` failed while another user took a snapshot, and after it was
+/// interrupted: its directory is closed until it is complete.
+#[test]
+fn an_unfinished_snapshot_of_another_user_does_not_stop_gc() {
+    if !rustix::process::getuid().is_root() {
+        println!("skipped: only root can play two users");
+        return;
+    }
+    let fixture = Fixture::new();
+    history(&fixture, 2);
+    let layer = HookedFs::new(|call, path| {
+        let is_it = call == Call::Link && path.ends_with("READY.json");
+        if is_it || call == Call::RemoveFile { CallOutcome::Fail(crash()) } else { CallOutcome::Proceed }
+    });
+    let dying = fixture.seen_by_the_dead(Arc::new(layer));
+    snapshot(&dying, &fixture.main, None, Consistency::BestEffort).expect_err("it dies");
+    let unfinished = fixture.repo.unfinished_snapshots().expect("readable");
+    let open = |dir: &Path, mode| {
+        std::fs::set_permissions(dir, std::fs::Permissions::from_mode(mode)).expect("ours");
+    };
+    open(fixture.dir.path(), 0o755);
+    let sequence = fixture.repo.layout().sequence(&fixture.main.worktree_id);
+    fixture.repo.layout().directories().iter().chain([&sequence]).for_each(|dir| open(dir, 0o777));
+    open(&fixture.repo.layout().snapshot_tree(&unfinished[0]), 0o700);
+    let mut child = Command::new(std::env::current_exe().expect("this program"));
+    child.args(["retention::gc_of_another_user", "--exact", "--nocapture"]);
+    child.env("JVS_TEST_GC", fixture.dir.path()).uid(65_534).gid(65_534);
+    let output = child.output().expect("this program starts again");
+    let said = String::from_utf8_lossy(&output.stdout);
+    assert!(output.status.success() && said.contains("1 passed"), "{said}");
+    assert_eq!(fixture.repo.unfinished_snapshots().expect("readable"), unfinished, "left to its user");
+}
+
+/// The role of the other user.
+#[test]
+fn gc_of_another_user() {
+    let Some(dir) = std::env::var_os("JVS_TEST_GC").map(PathBuf::from) else { return };
+    let env = env(&dir, Arc::new(RealFs), Arc::new(SystemClock::new()));
+    let repo = Repo::open(env, &dir.join("repo")).expect("readable");
+    let worktrees = repo.worktrees().expect("readable");
+    let report = repo.collect_garbage(&worktrees, KeepPolicy::default(), false).expect("readable");
+    assert!(report.unfinished.is_empty() && report.bytes_after > 0, "{report:?}");
 }
 
 /// A snapshot that runs is none that was interrupted, nor is one of another host.
