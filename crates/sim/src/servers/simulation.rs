@@ -95,6 +95,8 @@ enum Storage {
 const CLIENTS: usize = 5;
 /// Maximum time of a response beyond the requested wait, in milliseconds.
 const SLACK: u64 = 60_000;
+/// The delays of most requests are shorter than this, in milliseconds.
+const SHORT_DELAY_MS: u64 = 500;
 
 impl<'a> ServerSimulation<'a> {
     pub(super) fn new(seed: u64, trace: &'a mut dyn FnMut(String)) -> ServerSimulation<'a> {
@@ -235,7 +237,7 @@ impl<'a> ServerSimulation<'a> {
         let delay = match self.rng.below(20) {
             0 => return,
             1 => self.rng.below(30_000),
-            2..5 => self.rng.below(500),
+            2..5 => self.rng.below(SHORT_DELAY_MS),
             _ => 0,
         };
         let waits = lease_request_of(&command).is_some() && self.rng.one_in(2);
@@ -386,7 +388,9 @@ impl<'a> ServerSimulation<'a> {
         self.properties.arrived(self.next, &request.command, waits, self.now);
         // One that does not count gives no place.
         if let Some(presented) = request.presented.filter(|presented| !presented.is_void) {
-            self.properties.presented(self.next, presented.first, presented.is_certain);
+            // It was certain when the request was sent. On a long way the token may lapse, or another try use it.
+            let is_prompt = self.now.0 - request.at.0 < SHORT_DELAY_MS;
+            self.properties.presented(self.next, presented.first, presented.is_certain && is_prompt);
         }
         let (command, wait) = (request.command.clone(), request.wait.clone());
         let attempt = request.presented.map(|presented| presented.attempt);

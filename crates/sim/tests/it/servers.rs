@@ -27,6 +27,14 @@ fn the_same_seed_gives_the_same_run() {
     }
 }
 
+/// A request with a token was underway for 23 s. Its retries arrived first, and one of them used the token's grant: the token
+/// had counted when the request was sent, and counted as new when it arrived. A later request was granted, rightly, and
+/// reported as having overtaken it.
+#[test]
+fn a_token_whose_grant_was_used_on_the_way_gives_no_place() {
+    run(164, 72_000, &mut drop).unwrap_or_else(|what| panic!("{what}"));
+}
+
 #[test]
 fn every_response_holds_over_many_seeds() {
     let mut all = ServerStats::default();

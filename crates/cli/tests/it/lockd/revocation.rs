@@ -186,7 +186,7 @@ fn waiters_of_a_revoked_client_are_dismissed_and_granted_nothing() {
 
 /// A certificate that is refused is 14, not the 12 of an expired lease: renewing or waiting does not help.
 #[test]
-fn lockd_run_of_a_revoked_client_ends_its_command_and_is_denied() {
+fn a_run_of_a_revoked_client_ends_its_command_and_is_denied() {
     let world = World::new(&[]);
     let revoked = world.client("revoked");
     let mut command = Command::new(assert_cmd::cargo::cargo_bin!("lockd"));
