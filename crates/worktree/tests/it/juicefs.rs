@@ -105,6 +105,8 @@ fn on_juicefs_itself_a_snapshot_and_a_restore_are_clones() {
     let request =
         RestoreRequest { session: Some(session.clone()), discard_changes: false, progress: &NoProgress };
     repo.restore(&main, &first, &request).expect("held");
+    // Compaction runs in the background.
+    SystemClock::new().wait(4_000);
     let now = allocated(&data);
     assert!(now < stored + LARGE as u64 + (1 << 20), "data was stored again: before={stored} now={now}");
     assert!(fs::read(files.join("dir/large")).expect("restored") == large);
