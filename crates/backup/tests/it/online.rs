@@ -171,7 +171,8 @@ impl Stopwatch {
 impl Progress for Stopwatch {
     fn begin(&self, what: &'static str, _: u64) {
         let (now, (elapsed, worked)) = (Stopwatch::now(), self.begun.get());
-        self.phases.borrow_mut().push((self.phase.replace(what), now.0 - elapsed, now.1 - worked));
+        let phase = (self.phase.replace(what), now.0.saturating_sub(elapsed), now.1.saturating_sub(worked));
+        self.phases.borrow_mut().push(phase);
         self.begun.set(now);
     }
 
