@@ -30,7 +30,8 @@ fn main() {
         "kernel" => kernel_cycles(count),
         "codec" => codec(count),
         "route" => routes(count),
-        _ => panic!("parts: kernel, codec, route"),
+        "stream" => streams(count),
+        _ => panic!("parts: kernel, codec, route, stream"),
     }
 }
 
@@ -72,8 +73,19 @@ fn codec(count: u64) {
     }
 }
 
-/// Acquire and release over a connection on loopback, client and server on one thread, with a store in memory.
+/// Acquire and release over HTTP.
 fn routes(count: u64) {
+    cycles(count, &[], async |stream, path, body, _| call(stream, path, body).await);
+}
+
+/// Acquire and release in frames.
+fn streams(count: u64) {
+    cycles(count, frames::PREFACE, async |stream, path, body, id| exchange(stream, path, body, id).await);
+}
+
+/// Acquire and release over a connection on loopback, client and server on one thread, with a store in memory. The
+/// connection begins with `preface`, to which the server replies with something if it is not empty.
+fn cycles(count: u64, preface: &[u8], call: impl AsyncFn(&mut TcpStream, &str, &str, u32) -> String) {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
     runtime.block_on(async {
         // Valgrind does not let rustix read the machine's clock.
@@ -81,21 +93,37 @@ fn routes(count: u64) {
         let server = Loopback::with_backend(Role::Operator, ConnectionLimits::default(), backend).await;
         let mut stream = TcpStream::connect(server.address).await.expect("the server listens");
         stream.set_nodelay(true).expect("a TCP socket");
-        for number in 0..count {
+        stream.write_all(preface).await.expect("the server reads");
+        if !preface.is_empty() {
+            stream.read(&mut [0; 64]).await.expect("a preface and settings");
+        }
+        for number in 0..u32::try_from(count).expect("few") {
             let body = format!(r#"{{"key":"key-{}","ttl_ms":60000}}"#, number % 64);
-            let granted = call(&mut stream, "/v1/acquire", &body).await;
+            let granted = call(&mut stream, "/v1/acquire", &body, number * 2 + 1).await;
             let credential = granted.split("\"lease_id\":\"").nth(1).and_then(|rest| rest.split('"').next());
             let body = format!(r#"{{"lease_id":"{}"}}"#, credential.expect("a grant"));
-            assert!(call(&mut stream, "/v1/release", &body).await.contains("\"released\":true"));
+            let released = call(&mut stream, "/v1/release", &body, number * 2 + 2).await;
+            assert!(released.contains("\"released\":true"));
         }
     });
+}
+
+async fn exchange(stream: &mut TcpStream, path: &str, body: &str, id: u32) -> String {
+    let mut request = Vec::new();
+    let id = frames::RequestId(id);
+    frames::encode_request(&mut request, id, frames::Method::Post, path, [], body.as_bytes()).expect("short");
+    receive(stream, &request).await
 }
 
 async fn call(stream: &mut TcpStream, path: &str, body: &str) -> String {
     let mut request =
         format!("POST {path} HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n");
     write!(request, "content-length: {}\r\n\r\n{body}", body.len()).expect("a string takes it");
-    stream.write_all(request.as_bytes()).await.expect("the server reads");
+    receive(stream, request.as_bytes()).await
+}
+
+async fn receive(stream: &mut TcpStream, request: &[u8]) -> String {
+    stream.write_all(request).await.expect("the server reads");
     // A short response arrives in one segment.
     let mut response = [0; 2048];
     let length = stream.read(&mut response).await.expect("a response");
