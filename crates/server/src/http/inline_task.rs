@@ -46,6 +46,8 @@ pub(crate) trait Receiver: Send + Sync + 'static {
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Completion<T> {
     Output(T),
+    /// Cancelled while a thread polled it.
+    Cancelled,
     Panicked,
 }
 
@@ -83,19 +85,19 @@ impl<R: Receiver> InlineTask<R> {
         run_or_queue(Arc::clone(self) as Arc<dyn Queued>);
     }
 
-    /// Drops the future without its output: at once, or when the thread that polls it is done.
-    pub(crate) fn cancel(&self) {
+    /// Drops the future without its output. False if there is none, or while a thread polls it: that thread completes it,
+    /// with its output if it has just ended.
+    pub(crate) fn cancel(&self) -> bool {
         let is_waiting = |state| (state == WAITING).then_some(POLLING);
         if self.state.fetch_update(Ordering::AcqRel, Ordering::Acquire, is_waiting).is_ok() {
-            return self.discard();
+            self.discard();
+            return true;
         }
         let is_polled = |state| matches!(state, POLLING | WOKEN).then_some(CANCELLED);
-        if self.state.fetch_update(Ordering::AcqRel, Ordering::Acquire, is_polled).is_err()
+        // The other thread may just have stopped polling.
+        self.state.fetch_update(Ordering::AcqRel, Ordering::Acquire, is_polled).is_err()
             && self.state.load(Ordering::Acquire) == WAITING
-        {
-            // The other thread has just stopped polling.
-            self.cancel();
-        }
+            && self.cancel()
     }
 
     fn discard(&self) {
@@ -105,7 +107,7 @@ impl<R: Receiver> InlineTask<R> {
         drop(future);
     }
 
-    /// Polls until the future ends or waits. `None` while it waits, or if it was cancelled.
+    /// Polls until the future ends or waits. `None` while it waits.
     fn poll(self: &Arc<Self>) -> Option<Completion<R::Output>> {
         let waker = Waker::from(Arc::clone(self));
         let mut context = Context::from_waker(&waker);
@@ -116,8 +118,8 @@ impl<R: Receiver> InlineTask<R> {
                 Ok(Poll::Pending) => *self.lock() = Some(future),
                 Ok(Poll::Ready(output)) => {
                     drop(future);
-                    let is_cancelled = self.state.swap(EMPTY, Ordering::AcqRel) == CANCELLED;
-                    return (!is_cancelled).then_some(Completion::Output(output));
+                    self.state.store(EMPTY, Ordering::Release);
+                    return Some(Completion::Output(output));
                 }
                 Err(_) => {
                     drop(catch_unwind(AssertUnwindSafe(|| drop(future))));
@@ -129,7 +131,7 @@ impl<R: Receiver> InlineTask<R> {
                 Ok(_) => return None,
                 Err(CANCELLED) => {
                     self.discard();
-                    return None;
+                    return Some(Completion::Cancelled);
                 }
                 Err(_) => {
                     // A cancellation in between is noticed after the next poll.
@@ -243,6 +245,27 @@ mod tests {
         task.cancel();
     }
 
+    /// A grant was confirmed, and its response dropped: the key was blocked until the TTL, for a client that was told nothing.
+    #[test]
+    fn a_future_that_ends_while_it_is_cancelled_has_its_output() {
+        let (task, outputs) = task();
+        let other = Arc::clone(&task);
+        task.start(Box::pin(async move {
+            assert!(!other.cancel(), "a thread polls it");
+            7
+        }));
+        assert_eq!(outputs.try_recv(), Ok(Completion::Output(7)));
+        let other = Arc::clone(&task);
+        task.start(Box::pin(async move {
+            assert!(!other.cancel(), "a thread polls it");
+            std::future::pending().await
+        }));
+        assert_eq!(outputs.try_recv(), Ok(Completion::Cancelled));
+        task.start(Box::pin(std::future::pending()));
+        assert!(task.cancel() && !task.cancel(), "once");
+        assert!(outputs.try_recv().is_err());
+    }
+
     #[test]
     fn a_panic_ends_the_future_alone() {
         let (task, outputs) = task();
@@ -298,8 +321,11 @@ mod tests {
                 thread.join().expect("no panic");
             }
             match outputs.recv_timeout(Duration::from_secs(if is_cancelled { 0 } else { 60 })) {
-                Ok(output) => assert_eq!(output, Completion::Output(8)),
-                Err(_) => assert!(is_cancelled, "only a cancelled one has no output"),
+                Ok(Completion::Output(output)) => assert_eq!(output, 8),
+                Ok(Completion::Cancelled) | Err(_) => {
+                    assert!(is_cancelled, "only a cancelled one has no output");
+                }
+                Ok(Completion::Panicked) => panic!("no future panics"),
             }
         }
     }

@@ -7,8 +7,9 @@
 //! **Invariant.** A request has exactly one reply. A client that cancels a request, or disconnects, loses it: its waiter is
 //! removed.
 //!
-//! **Invariant.** A connection keeps at most [`IN_FLIGHT_MAX`] calls and little more than one frame of input, and begins
-//! nothing while [`OUTPUT_MAX`] of output waits for its client. In one turn it handles at most [`FRAMES_MAX`] frames.
+//! **Invariant.** A connection keeps at most [`IN_FLIGHT_MAX`](frames::IN_FLIGHT_MAX) calls and little more than one frame
+//! of input, and begins nothing while [`OUTPUT_MAX`](exchange::OUTPUT_MAX) of output waits for its client. In one turn it
+//! handles at most [`FRAMES_MAX`] frames.
 //!
 //! **What would break it.** Frames that cost nothing to send and something to reply to: pings without an end, from a client
 //! that does not read. Their replies are output too.
@@ -25,7 +26,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use frames::{IN_FLIGHT_MAX, Message, REQUEST_MAX, RequestId};
+use frames::{Message, REQUEST_MAX, RequestId};
 use tokio::io::ReadBuf;
 use tokio::runtime::{Handle, RuntimeFlavor};
 use tokio::time::{Instant, Sleep};
@@ -41,8 +42,6 @@ use crate::http::request_set::ReadBudget;
 
 /// What is read at once, in bytes.
 const READ_BYTES: usize = 8 << 10;
-/// The output, in bytes, with which a connection handles no further frame.
-const OUTPUT_MAX: usize = 64 << 10;
 /// The most frames that are handled in one turn, as many as calls begin on other connections.
 const FRAMES_MAX: usize = 16;
 
@@ -123,16 +122,14 @@ impl<I: Socket> StreamConnection<I> {
         let mut io = exchange.lock();
         io.writer = Some(OutputWriter::ReadingTask);
         io.register(context);
-        let is_backed_up = io.output_bytes() >= OUTPUT_MAX || io.calls.len() >= IN_FLIGHT_MAX as usize;
-        if !is_backed_up
-            && !io.is_closing
+        if !io.is_closing
             && !io.is_broken
             && let Some(step) = self.next_frame(&mut io)
         {
             return step;
         }
         // Behind all frames that have arrived: their replies are written together.
-        let had_output = io.output_bytes() >= OUTPUT_MAX;
+        let was_backed_up = io.is_backed_up();
         let is_written = io.poll_output(context).is_ready();
         if io.is_broken {
             return Step::End;
@@ -141,7 +138,7 @@ impl<I: Socket> StreamConnection<I> {
             io.poll_shutdown(context);
             return Step::End;
         }
-        if had_output && is_written {
+        if was_backed_up && !io.is_backed_up() {
             return Step::Again;
         }
         let read = if io.input().len() > REQUEST_MAX { Poll::Pending } else { read(&mut io, context) };
@@ -150,15 +147,16 @@ impl<I: Socket> StreamConnection<I> {
             Poll::Ready(false) => Step::End,
             Poll::Pending => {
                 io.writer = None;
-                self.check_timer(&io, is_backed_up, context)
+                self.check_timer(&io, context)
             }
         }
     }
 
-    /// Handles the next frame of the input. `None` if more is to be read.
+    /// Handles the next frame of the input. `None` if more is to be read, or the frame has to wait.
     fn next_frame(&mut self, io: &mut Io<I>) -> Option<Step<I>> {
         let (frame, length) = match frames::parse(io.input()) {
             Ok(None) => return None,
+            Ok(Some((message, _))) if !io.takes(&message) => return None,
             Ok(Some((message, length))) => (self.frame(&message, io.last_begun), length),
             Err(why) => {
                 tracing::debug!(%why, "stream connection closed");
@@ -174,7 +172,7 @@ impl<I: Socket> StreamConnection<I> {
                 }
                 Step::Call(task, request)
             }
-            Frame::Cancel(id) => io.cancel(id).map_or(Step::Handled, Step::Cancel),
+            Frame::Cancel(id) => io.call(id).map_or(Step::Handled, Step::Cancel),
             Frame::Ping(number) => {
                 io.pong(number);
                 Step::Handled
@@ -186,7 +184,7 @@ impl<I: Socket> StreamConnection<I> {
 
     fn frame(&mut self, message: &Message<'_>, last: Option<RequestId>) -> Frame {
         match message {
-            Message::Request(request) if Some(request.id) > last => {
+            Message::Request(request) if request.id > last.unwrap_or(RequestId(0)) => {
                 Frame::Request(Box::new(self.requests.make(request)))
             }
             Message::Cancel(id) => Frame::Cancel(*id),
@@ -223,11 +221,18 @@ impl<I: Socket> StreamConnection<I> {
         is_lone && self.lone_requests > LONE_REQUESTS
     }
 
+    /// A call that another thread is completing has its response: it may have granted a lease.
+    fn cancel(&self, task: &CallTask<I>) {
+        if task.cancel() {
+            self.exchange.lock().aborted(task.receiver.id);
+        }
+    }
+
     /// Closes a connection that has been idle for too long, or has sent a part of a frame for too long.
-    fn check_timer(&mut self, io: &Io<I>, is_backed_up: bool, context: &mut Context<'_>) -> Step<I> {
+    fn check_timer(&mut self, io: &Io<I>, context: &mut Context<'_>) -> Step<I> {
         while self.timer.as_mut().poll(context).is_ready() {
             let now = Instant::now();
-            let is_busy = is_backed_up || !io.calls.is_empty() && io.input().is_empty();
+            let is_busy = io.is_backed_up() || !io.calls.is_empty() && io.input().is_empty();
             let due = if is_busy { now } else { io.idle_since } + self.idle_timeout;
             if due <= now {
                 return Step::End;
@@ -263,7 +268,7 @@ impl<I: Socket> Future for StreamConnection<I> {
                 Step::Again => continue,
                 Step::Handled => {}
                 Step::Call(task, request) => self.call(&task, request),
-                Step::Cancel(task) => task.cancel(),
+                Step::Cancel(task) => self.cancel(&task),
                 Step::Wait => return Poll::Pending,
                 Step::End => return Poll::Ready(()),
             }
@@ -286,3 +291,6 @@ impl<I: Socket> Drop for StreamConnection<I> {
         drop(stream);
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -158,6 +158,10 @@ async fn a_malformed_or_unexpected_frame_closes_the_connection() {
         let replies = async { while client.receive().await != Reply::Closed {} };
         within(what, replies).await;
     }
+    // It says in a go away that nothing was begun.
+    let mut client = StreamClient::connect(&server).await;
+    client.send(&valid(0)).await;
+    assert_eq!(client.receive().await, Reply::Closed, "number 0");
 }
 
 /// Each ping costs its sender nine bytes, and the server as many of output that nobody reads.
@@ -237,6 +241,84 @@ async fn idle_connections_and_partial_frames_end_and_waiters_stay() {
     let read = tokio::io::AsyncReadExt::read(&mut partial_preface, &mut rest);
     assert_eq!(within("an end", read).await.unwrap_or(0), 0);
     assert_eq!(waiting.receive().await.expect(409).0, waiter, "after its block time");
+}
+
+/// A client with as many requests in flight as it may have could end none of them: what it sent behind them waited, a
+/// cancellation and a ping too.
+#[tokio::test]
+async fn a_request_is_cancelled_while_the_maximum_is_in_flight() {
+    let server = loopback().await;
+    let mut client = StreamClient::connect(&server).await;
+    client.call("/v1/acquire", &json!({"key": "k"})).await.expect(200);
+    let mut waiting = Vec::new();
+    for _ in 0..frames::IN_FLIGHT_MAX {
+        waiting.push(client.post("/v1/acquire", &json!({"key": "k", "block_seconds": 60})).await);
+    }
+    client.control(Message::Ping(5)).await;
+    assert_eq!(client.receive().await, Reply::Pong(5));
+    for id in waiting {
+        client.control(Message::Cancel(RequestId(id))).await;
+        assert_eq!(client.receive().await, Reply::Aborted(id));
+    }
+    client.call("/v1/acquire", &json!({"key": "free"})).await.expect(200);
+}
+
+/// The time of a partial frame was counted from the frame before it. While a request waited that was long ago: a frame that
+/// came in two segments just then ended the connection, with all waiters.
+#[tokio::test]
+async fn a_frame_in_two_segments_does_not_end_a_connection_with_waiters() {
+    let limits = ConnectionLimits { head_timeout: Duration::from_secs(1), ..ConnectionLimits::default() };
+    let server = Loopback::with_limits(Role::Operator, limits).await;
+    let mut client = StreamClient::connect(&server).await;
+    client.call("/v1/acquire", &json!({"key": "k"})).await.expect(200);
+    let waiter = client.post("/v1/acquire", &json!({"key": "k", "block_seconds": 4})).await;
+    let mut ping = Vec::new();
+    frames::encode_control(&mut ping, &Message::Ping(5));
+    let (first, second) = ping.split_at(4);
+    // The timer runs out each second: now too, while a part of the frame is there.
+    tokio::time::sleep(Duration::from_millis(1700)).await;
+    client.send(first).await;
+    tokio::time::sleep(Duration::from_millis(600)).await;
+    client.send(second).await;
+    assert_eq!(client.receive().await, Reply::Pong(5));
+    assert_eq!(client.receive().await.expect(409).0, waiter);
+}
+
+/// Cancellations race with grants: a request without a response has no lease, or its key were blocked until the TTL.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_cancelled_waiter_has_its_lease_or_none_is_granted() {
+    let server = loopback().await;
+    let mut holder = StreamClient::connect(&server).await;
+    let mut waiter = StreamClient::connect(&server).await;
+    let (mut granted, mut cancelled) = (0, 0);
+    for round in 0..400 {
+        let (_, held) =
+            holder.call("/v1/acquire", &json!({"key": "k", "block_seconds": 5})).await.expect(200);
+        let id = waiter.post("/v1/acquire", &json!({"key": "k", "block_seconds": 60})).await;
+        waiter.request(Method::Get, "/v1/whoami", &[], "").await;
+        waiter.receive().await.expect(200);
+        let release = async { holder.call("/v1/release", &json!({"lease_id": held["lease_id"]})).await };
+        let cancel = async {
+            for _ in 0..round % 40 {
+                tokio::task::yield_now().await;
+            }
+            waiter.control(Message::Cancel(RequestId(id))).await;
+            waiter.receive().await
+        };
+        match tokio::join!(release, cancel).1 {
+            Reply::Aborted(aborted) => {
+                assert_eq!(aborted, id);
+                cancelled += 1;
+            }
+            reply => {
+                let (of, lease) = reply.expect(200);
+                assert_eq!(of, id);
+                granted += 1;
+                waiter.call("/v1/release", &json!({"lease_id": lease["lease_id"]})).await.expect(200);
+            }
+        }
+    }
+    println!("{granted} granted, {cancelled} cancelled");
 }
 
 /// Frames may be cut anywhere, and many may arrive at once.

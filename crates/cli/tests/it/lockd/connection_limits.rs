@@ -6,9 +6,10 @@ use std::time::Duration;
 
 use tokio::net::TcpSocket;
 
+use crate::lockd::frame_client::Protocol;
 use crate::lockd::reload::text;
 use crate::lockd::revocation::{World, rest};
-use crate::lockd::serve::{Connection, Running};
+use crate::lockd::serve::{Connection, Running, tls_config_for};
 use crate::lockd::support::lockd;
 
 fn status(connection: &mut Connection, path: &str) -> Option<u16> {
@@ -74,43 +75,50 @@ fn silent_connections_without_a_certificate_lock_nobody_out() {
 /// One certificate without any useful right held all connections: operators, probes and the Unix socket waited.
 #[test]
 fn one_identity_has_at_most_half_of_the_connections() {
-    let world = World::new(&["--max-connections", "20"]);
-    let [hog, other] = ["hog", "other"].map(|name| world.client(name));
-    let mut held: Vec<Connection> = (0..9).map(|_| world.server.connect(&hog)).collect();
-    for connection in &mut held {
-        assert_eq!(status(connection, "/healthz"), Some(200));
+    for protocol in Protocol::BOTH {
+        let world = World::new(&["--max-connections", "20"]);
+        let [hog, other] = ["hog", "other"].map(|name| tls_config_for(&world.client(name), protocol.alpn()));
+        let mut held: Vec<Connection> = (0..9).map(|_| world.server.connect_with(&hog)).collect();
+        for connection in &mut held {
+            assert_eq!(status(connection, "/v1/whoami"), Some(200));
+        }
+        let mut refused = world.server.connect_with(&hog);
+        assert_eq!(status(&mut refused, "/v1/whoami"), None, "closed at once");
+        rest(&mut refused);
+        assert_eq!(status(&mut world.server.connect_with(&other), "/v1/whoami"), Some(200));
+        // A place is free again as soon as its connection is closed.
+        drop(held.pop());
+        crate::running::until("the hog is let in", || {
+            status(&mut world.server.connect_with(&hog), "/v1/whoami") == Some(200)
+        });
     }
-    let mut refused = world.server.connect(&hog);
-    assert_eq!(status(&mut refused, "/healthz"), None, "closed at once");
-    rest(&mut refused);
-    assert_eq!(status(&mut world.server.connect(&other), "/v1/leases"), Some(200));
-    // A place is free again as soon as its connection is closed.
-    drop(held.pop());
-    crate::running::until("the hog is let in", || {
-        status(&mut world.server.connect(&hog), "/v1/leases") == Some(200)
-    });
 }
 
 #[test]
 fn all_workers_together_leave_connections_for_operators_probes_and_the_unix_socket() {
-    let world = World::new(&["--max-connections", "20"]);
-    let mut held = Vec::new();
-    for name in ["one", "two"] {
-        let client = world.client(name);
-        held.extend((0..9).map(|_| world.server.connect(&client)));
+    for protocol in Protocol::BOTH {
+        let world = World::new(&["--max-connections", "20"]);
+        let config = |name: &str| tls_config_for(&world.client(name), protocol.alpn());
+        let mut held = Vec::new();
+        for client in ["one", "two"].map(config) {
+            held.extend((0..9).map(|_| world.server.connect_with(&client)));
+        }
+        for connection in &mut held {
+            assert_eq!(status(connection, "/v1/whoami"), Some(200));
+        }
+        let worker = world.client("three");
+        // Connections beyond the limit are for probes, which are HTTP.
+        let mut framed = world.server.connect_with(&tls_config_for(&worker, Protocol::Frames.alpn()));
+        assert_eq!(status(&mut framed, "/v1/whoami"), None);
+        let mut beyond = world.server.connect(&worker);
+        let (refused, body) = beyond.ask("GET", "/v1/leases", "").expect("a response");
+        assert!(refused == 503 && body.contains("too many connections"), "{refused} {body}");
+        assert_eq!(status(&mut world.server.connect(&worker), "/readyz"), Some(200), "a probe");
+        let operator = tls_config_for(&world.path("data/client.pem"), protocol.alpn());
+        assert_eq!(status(&mut world.server.connect_with(&operator), "/v1/whoami"), Some(200));
+        let probe = lockd(&["health", "--alive", "--unix", text(&world.path("s"))]);
+        assert_eq!(probe.code, 0, "{}", probe.stderr);
     }
-    for connection in &mut held {
-        assert_eq!(status(connection, "/healthz"), Some(200));
-    }
-    let worker = world.client("three");
-    let mut beyond = world.server.connect(&worker);
-    let (refused, body) = beyond.ask("GET", "/v1/leases", "").expect("a response");
-    assert!(refused == 503 && body.contains("too many connections"), "{refused} {body}");
-    assert_eq!(status(&mut world.server.connect(&worker), "/readyz"), Some(200), "a probe");
-    let operator = world.path("data/client.pem");
-    assert_eq!(status(&mut world.server.connect(&operator), "/v1/quotas"), Some(200));
-    let probe = lockd(&["health", "--alive", "--unix", text(&world.path("s"))]);
-    assert_eq!(probe.code, 0, "{}", probe.stderr);
 }
 
 /// The usual soft limit of 1024 open files: a thousand silent connections made the uploads of others fail.

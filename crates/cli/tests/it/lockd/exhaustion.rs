@@ -6,18 +6,22 @@
 
 mod fairness;
 mod http2;
+mod over_frames;
 mod round;
 mod without_rights;
 
 use std::io::Write;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread::Scope;
 use std::time::Duration;
 
 use serde_json::{Value, json};
+use tokio_rustls::rustls::ClientConfig;
 
+use crate::lockd::frame_client::Protocol;
 use crate::lockd::serve::{Connection, Running, connect_to, tls_config, tls_config_for};
 use crate::lockd::sink::Sink;
 
@@ -27,6 +31,8 @@ const RESIDENT_MAX_KIB: u64 = 512 << 10;
 /// A server, a malicious worker and a well-behaved one, each in a namespace of its own.
 struct Arena {
     server: Running,
+    /// What the attacker speaks.
+    protocol: Protocol,
     /// What is attacked instead, in a control run.
     sink: Option<Sink>,
     attacker: PathBuf,
@@ -37,7 +43,7 @@ struct Arena {
 }
 
 impl Arena {
-    fn start(is_control: bool) -> Arena {
+    fn start(protocol: Protocol, is_control: bool) -> Arena {
         let dir = tempfile::tempdir().expect("a directory");
         let data = dir.path().join("data");
         let server = Running::start(&data, &["--memory-max", "256MiB"]);
@@ -56,7 +62,7 @@ impl Arena {
         // The attacker's certificate is for every namespace, as that of a careless operator may be.
         let (attacker, none) = (client("attacker", "*:rwp"), client("none", "none:r"));
         let victim = client("victim", "victim:rwp");
-        Arena { server, sink, attacker, none, victim, dir }
+        Arena { server, protocol, sink, attacker, none, victim, dir }
     }
 
     /// The address that is attacked.
@@ -65,7 +71,51 @@ impl Arena {
     }
 
     fn attacker(&self) -> Connection {
-        connect_to(self.target(), &tls_config(&self.attacker))
+        connect_to(self.target(), &self.config(&self.attacker))
+    }
+
+    /// The TLS of a client, with the attacker's protocol.
+    fn config(&self, client: &Path) -> Arc<ClientConfig> {
+        tls_config_for(client, self.protocol.alpn())
+    }
+
+    /// How many requests the attacker has in flight on a connection.
+    fn in_flight(&self) -> usize {
+        match self.protocol {
+            Protocol::Http => 1,
+            Protocol::Frames => frames::IN_FLIGHT_MAX as usize,
+        }
+    }
+
+    /// A bundle in the attacker's namespace, of as many names of 500 bytes as a request has room for.
+    fn bundle(&self, prefix: &str) -> Value {
+        bundle(prefix, if self.protocol == Protocol::Http { 128 } else { 28 })
+    }
+
+    /// Sends requests as fast as the server responds, until the attack is over: each has a path, headers and a body.
+    fn flood(
+        &self,
+        stop: &AtomicBool,
+        refused: &AtomicUsize,
+        request: impl Fn(usize) -> (&'static str, String, String),
+    ) {
+        let (mut connection, mut in_flight) = (self.attacker(), 0);
+        for n in 0.. {
+            if stop.load(Ordering::Acquire) {
+                return;
+            }
+            let (path, headers, body) = request(n);
+            in_flight += 1;
+            if connection.begin("POST", path, &headers, &body).is_some() && in_flight < self.in_flight() {
+                continue;
+            }
+            let response = connection.next_response();
+            in_flight -= 1;
+            if response.is_none() {
+                (connection, in_flight) = (self.attacker(), 0);
+            }
+            note(refused, response);
+        }
     }
 
     /// The attacker's lease.
@@ -109,10 +159,10 @@ fn duration() -> Duration {
     if is_compared() { attack / u32::try_from(fairness::ROUNDS).expect("a few") } else { attack }
 }
 
-/// A bundle of 128 names of 500 bytes in the attacker's namespace.
-fn bundle(prefix: &str) -> Value {
+/// A bundle of names of 500 bytes in the attacker's namespace.
+fn bundle(prefix: &str, names: usize) -> Value {
     let name = |n: usize| json!({"kind": "KEY", "name": format!("{prefix}-{n:03}-{}", "x".repeat(490))});
-    let resources: Vec<Value> = (0..128).map(name).collect();
+    let resources: Vec<Value> = (0..names).map(name).collect();
     json!({"namespace": "attacker", "resources": resources, "ttl_seconds": 300})
 }
 
@@ -123,12 +173,33 @@ fn key(name: &str) -> Value {
 type Spawn =
     for<'scope, 'env> fn(&'scope Scope<'scope, 'env>, &'env Arena, &'env AtomicBool, &'env AtomicUsize);
 
-/// Runs an attack; in the long form of builds with optimisation, compared with control rounds in between.
+/// An attack that can be made over both protocols.
+struct Attack {
+    name: &'static str,
+    spawn: Spawn,
+}
+
+impl Attack {
+    fn over_http(&self) {
+        withstands(self.name, self.spawn);
+    }
+
+    fn over_frames(&self) {
+        withstands_over(Protocol::Frames, &format!("{} over frames", self.name), self.spawn);
+    }
+}
+
+/// Runs an attack over HTTP.
 fn withstands(name: &str, spawn: Spawn) {
+    withstands_over(Protocol::Http, name, spawn);
+}
+
+/// Runs an attack; in the long form of builds with optimisation, compared with control rounds in between.
+fn withstands_over(protocol: Protocol, name: &str, spawn: Spawn) {
     if is_compared() {
-        fairness::assert_fair(name, spawn);
+        fairness::assert_fair(protocol, name, spawn);
     } else {
-        round::attack(name, false, spawn);
+        round::attack(protocol, name, false, spawn);
     }
 }
 
@@ -146,46 +217,57 @@ fn note(refused: &AtomicUsize, response: Option<(u16, String)>) {
 /// 4,000 bundles of 128 long names took 700 MB, and a restart took them again.
 #[test]
 fn leases_with_long_names() {
-    withstands("leases with long names", |scope, arena, stop, refused| {
+    LEASES_WITH_LONG_NAMES.over_http();
+}
+
+const LEASES_WITH_LONG_NAMES: Attack = Attack {
+    name: "leases with long names",
+    spawn: |scope, arena, stop, refused| {
         for thread in 0..4 {
             scope.spawn(move || {
-                let mut connection = arena.attacker();
-                for n in 0.. {
-                    if stop.load(Ordering::Acquire) {
-                        return;
-                    }
-                    let body = bundle(&format!("{thread}-{n}")).to_string();
-                    note(refused, connection.ask("POST", "/v1/acquire", &body));
-                }
+                arena.flood(stop, refused, |n| {
+                    let body = arena.bundle(&format!("{thread}-{n}")).to_string();
+                    ("/v1/acquire", String::new(), body)
+                });
             });
         }
-    });
-}
+    },
+};
 
 /// 760 waiting bundles of long names took 150 MB.
 #[test]
 fn waiters_with_long_names() {
-    withstands("waiters with long names", |scope, arena, stop, refused| {
-        arena.lease(&bundle("hot")).expect("the first is granted");
+    WAITERS_WITH_LONG_NAMES.over_http();
+}
+
+const WAITERS_WITH_LONG_NAMES: Attack = Attack {
+    name: "waiters with long names",
+    spawn: |scope, arena, stop, refused| {
+        arena.lease(&arena.bundle("hot")).expect("the first is granted");
         for _ in 0..4 {
             scope.spawn(move || {
-                let mut body = bundle("hot");
+                let mut body = arena.bundle("hot");
                 body["block_seconds"] = json!(50);
                 let body = body.to_string();
                 let mut waiting = Vec::new();
                 while !stop.load(Ordering::Acquire) && waiting.len() < 200 {
                     let mut connection = arena.attacker();
-                    connection.begin("POST", "/v1/acquire", "", &body);
-                    match connection.response_within(Duration::from_millis(20)) {
-                        Some(response) => note(refused, Some(response)),
-                        None => waiting.push(connection),
+                    for _ in 0..arena.in_flight() {
+                        connection.begin("POST", "/v1/acquire", "", &body);
+                    }
+                    let response = connection.response_within(Duration::from_millis(20));
+                    if response.is_none() || arena.in_flight() > 1 {
+                        waiting.push(connection);
+                    }
+                    if response.is_some() {
+                        note(refused, response);
                     }
                 }
                 idle_until(stop);
             });
         }
-    });
-}
+    },
+};
 
 /// Ten requests for a document of 60 MB with the lease, whose responses were not read, took a gigabyte.
 #[test]
@@ -301,7 +383,7 @@ fn silent_connections_without_a_certificate() {
 #[test]
 fn reconciles_of_one_lease() {
     withstands("reconciles of one lease", |scope, arena, stop, refused| {
-        let lease = arena.lease(&bundle("r")).expect("granted");
+        let lease = arena.lease(&arena.bundle("r")).expect("granted");
         let ids = vec![lease; 1000];
         let body = json!({"namespace": "attacker", "lease_ids": ids}).to_string();
         for _ in 0..8 {
@@ -364,7 +446,7 @@ fn long_bodies_that_never_end() {
 #[test]
 fn lists_are_polled() {
     withstands("lists are polled", |scope, arena, stop, refused| {
-        arena.lease(&bundle("l")).expect("granted");
+        arena.lease(&arena.bundle("l")).expect("granted");
         for path in
             ["/v1/contention", "/v1/leases?limit=1000", "/v1/agents?namespace=attacker", "/v1/namespaces"]
         {
@@ -380,7 +462,7 @@ fn lists_are_polled() {
             });
         }
         scope.spawn(move || {
-            let mut body = bundle("l");
+            let mut body = arena.bundle("l");
             body["block_seconds"] = json!(50);
             let body = body.to_string();
             let waiting: Vec<Connection> = (0..50)
@@ -400,21 +482,22 @@ fn lists_are_polled() {
 /// use a new one, and each list of agents delayed all others.
 #[test]
 fn namespaces_and_agents_are_made() {
-    withstands("namespaces and agents are made", |scope, arena, stop, refused| {
+    NAMESPACES_AND_AGENTS_ARE_MADE.over_http();
+}
+
+const NAMESPACES_AND_AGENTS_ARE_MADE: Attack = Attack {
+    name: "namespaces and agents are made",
+    spawn: |scope, arena, stop, refused| {
         for thread in 0..4 {
             scope.spawn(move || {
-                let mut connection = arena.attacker();
-                for n in 0.. {
-                    if stop.load(Ordering::Acquire) {
-                        return;
-                    }
+                arena.flood(stop, refused, |n| {
                     let (namespace, agent) = (format!("made-{thread}-{}", n % 500), format!("agent-{thread}-{n}"));
                     let intents = json!([{"predicate": "MUTATES", "object": format!("KEY:{n}")}]);
                     let manifest = json!({
                         "namespace": namespace, "agent_id": agent, "session_id": "s", "intents": intents, "ttl_ms": 1000
                     });
-                    note(refused, connection.ask("POST", "/v1/manifest", &manifest.to_string()));
-                }
+                    ("/v1/manifest", String::new(), manifest.to_string())
+                });
             });
         }
         for path in ["/v1/agents?namespace=made-0-1&limit=1", "/v1/namespaces"] {
@@ -425,8 +508,8 @@ fn namespaces_and_agents_are_made() {
                 }
             });
         }
-    });
-}
+    },
+};
 
 fn idle_until(stop: &AtomicBool) {
     while !stop.load(Ordering::Acquire) {

@@ -8,8 +8,9 @@ use std::time::Duration;
 
 use tokio_rustls::rustls::HandshakeKind;
 
+use crate::lockd::frame_client::Protocol;
 use crate::lockd::reload::{auth, serial, text};
-use crate::lockd::serve::{Connection, Running, tls_config};
+use crate::lockd::serve::{Connection, Running, tls_config_for};
 use crate::lockd::support::lockd;
 
 /// A server with its Unix socket, and the identities of clients.
@@ -42,7 +43,7 @@ impl World {
     }
 
     /// Only edits the file.
-    fn revoke(&self, client: &Path) {
+    pub(crate) fn revoke(&self, client: &Path) {
         auth(&["revoke", "client", "--server-in", text(&self.bundle()), &serial(client)]);
     }
 
@@ -64,13 +65,13 @@ fn field(body: &str, name: &str) -> String {
     body[name].as_str().unwrap_or_else(|| panic!("no {name}: {body}")).to_string()
 }
 
-fn acquire(connection: &mut Connection, body: &str) -> String {
+pub(crate) fn acquire(connection: &mut Connection, body: &str) -> String {
     let (status, body) = connection.ask("POST", "/v1/acquire", body).expect("a response");
     assert_eq!(status, 200, "{body}");
     field(&body, "lease_id")
 }
 
-fn release(connection: &mut Connection, lease: &str) {
+pub(crate) fn release(connection: &mut Connection, lease: &str) {
     let body = format!(r#"{{"lease_id":"{lease}"}}"#);
     assert_eq!(connection.ask("POST", "/v1/release", &body).expect("a response").0, 200);
 }
@@ -107,38 +108,52 @@ fn auth_revoke_alone_closes_idle_connections_and_refuses_new_ones() {
     let mut http2 = world.server.connect(&revoked);
     http2.0.write_all(HTTP2).expect("sent");
     http2.0.flush().expect("sent");
+    let with_frames = tls_config_for(&revoked, Protocol::Frames.alpn());
+    let mut framed = world.server.connect_with(&with_frames);
+    assert_eq!(framed.ask("GET", "/v1/whoami", "").expect("a response").0, 200);
     world.revoke(&revoked);
     let line = world.server.log.wait_for("reloaded identities");
-    assert!(line.contains("revoked=1") && line.contains("closed=2"), "{line}");
-    rest(&mut http1);
-    rest(&mut http2);
+    assert!(line.contains("revoked=1") && line.contains("closed=3"), "{line}");
+    for mut closed in [http1, http2, framed] {
+        rest(&mut closed);
+    }
     assert!(!world.lets_in(&revoked));
+    assert_eq!(world.server.connect_with(&with_frames).ask("GET", "/v1/whoami", ""), None);
     assert_eq!(kept.ask("GET", "/v1/leases", "").expect("a response").0, 200, "others stay connected");
 }
 
 /// No verifier runs when a session is resumed.
 #[test]
 fn a_revoked_client_cannot_resume_its_session() {
-    let world = World::new(&[]);
-    let revoked = world.client("revoked");
-    let config = tls_config(&revoked);
-    for kind in [HandshakeKind::Full, HandshakeKind::Resumed] {
+    for protocol in Protocol::BOTH {
+        let world = World::new(&[]);
+        let revoked = world.client("revoked");
+        let config = tls_config_for(&revoked, protocol.alpn());
+        for kind in [HandshakeKind::Full, HandshakeKind::Resumed] {
+            let mut connection = world.server.connect_with(&config);
+            assert_eq!(connection.ask("GET", "/v1/whoami", "").expect("a response").0, 200);
+            assert_eq!(connection.0.conn.handshake_kind(), Some(kind));
+        }
+        world.revoke(&revoked);
+        assert_eq!(world.reload().0, 0);
         let mut connection = world.server.connect_with(&config);
-        assert_eq!(connection.ask("GET", "/v1/leases", "").expect("a response").0, 200);
-        assert_eq!(connection.0.conn.handshake_kind(), Some(kind));
+        let response = connection.ask("GET", "/v1/whoami", "");
+        let kind = connection.0.conn.handshake_kind();
+        assert_eq!(kind, Some(HandshakeKind::Resumed), "the verifier did not run");
+        assert_eq!(response, None);
+        rest(&mut connection);
     }
-    world.revoke(&revoked);
-    assert_eq!(world.reload().0, 0);
-    let mut connection = world.server.connect_with(&config);
-    let response = connection.ask("GET", "/v1/leases", "");
-    assert_eq!(connection.0.conn.handshake_kind(), Some(HandshakeKind::Resumed), "the verifier did not run");
-    assert_eq!(response, None);
-    rest(&mut connection);
 }
 
 /// A revoked client that waited for a lease was granted it when the holder released it, for its whole TTL.
 #[test]
 fn waiters_of_a_revoked_client_are_dismissed_and_granted_nothing() {
+    for protocol in Protocol::BOTH {
+        dismiss_waiters(protocol);
+    }
+}
+
+fn dismiss_waiters(protocol: Protocol) {
     let world = World::new(&[]);
     let [revoked, good] = ["revoked", "good"].map(|name| world.client(name));
     let mut holder = world.server.connect(&good);
@@ -158,7 +173,7 @@ fn waiters_of_a_revoked_client_are_dismissed_and_granted_nothing() {
         ("/v1/manifest", manifest(&attempt)),
     ];
     let waiters = requests.map(|(path, body)| {
-        let mut waiter = world.server.connect(&revoked);
+        let mut waiter = world.server.connect_with(&tls_config_for(&revoked, protocol.alpn()));
         std::thread::spawn(move || waiter.ask("POST", path, &body).expect("a response"))
     });
     crate::running::until("both wait", || {

@@ -13,6 +13,7 @@ use tokio_rustls::rustls::pki_types::ServerName;
 use tokio_rustls::rustls::time_provider::DefaultTimeProvider;
 use tokio_rustls::rustls::{ClientConfig, ClientConnection, StreamOwned};
 
+use crate::lockd::frame_client::{FrameClient, Protocol, Reply};
 use crate::running::until;
 use crate::terminal;
 
@@ -125,12 +126,20 @@ pub(crate) fn connect_to(address: &str, config: &Arc<ClientConfig>) -> Connectio
     stream.set_nodelay(true).expect("an open socket");
     stream.set_read_timeout(Some(DEADLINE)).expect("an open socket");
     stream.set_write_timeout(Some(DEADLINE)).expect("an open socket");
-    Connection(StreamOwned::new(session, stream))
+    let mut stream = StreamOwned::new(session, stream);
+    if config.alpn_protocols != [frames::ALPN] {
+        return Connection(stream, None);
+    }
+    // A server that refuses the connection may close it before.
+    let _ = stream.write_all(frames::PREFACE);
+    let client = FrameClient::default();
+    let (address, config) = (address.to_string(), Arc::clone(config));
+    Connection(stream, Some(Box::new(Framed { client, address, config, http: None, is_over_http: false })))
 }
 
 /// The TLS of a client, with HTTP/1.1 only and sessions of its own.
 pub(crate) fn tls_config(client: &Path) -> Arc<ClientConfig> {
-    tls_config_for(client, "http/1.1")
+    tls_config_for(client, Protocol::Http.alpn())
 }
 
 /// The same for another protocol.
@@ -190,9 +199,57 @@ impl LogLines {
     }
 }
 
-pub(crate) struct Connection(pub(crate) StreamOwned<ClientConnection, TcpStream>);
+/// A connection with HTTP/1.1; or with frames, if that is the only protocol in its TLS configuration: then it has one of
+/// HTTP beside it for the requests that frames do not carry.
+pub(crate) struct Connection(pub(crate) StreamOwned<ClientConnection, TcpStream>, Option<Box<Framed>>);
+
+/// The state of a connection with frames.
+struct Framed {
+    client: FrameClient,
+    address: String,
+    config: Arc<ClientConfig>,
+    http: Option<Connection>,
+    /// The last request was sent over HTTP.
+    is_over_http: bool,
+}
+
+impl Framed {
+    fn http(&mut self) -> &mut Connection {
+        self.is_over_http = true;
+        self.http.get_or_insert_with(|| {
+            let mut config = ClientConfig::clone(&self.config);
+            config.alpn_protocols = vec![Protocol::Http.alpn().into()];
+            connect_to(&self.address, &Arc::new(config))
+        })
+    }
+}
 
 impl Connection {
+    /// The next frame of the server.
+    pub(crate) fn receive(&mut self) -> Option<Reply> {
+        let Connection(stream, framed) = self;
+        framed.as_mut().expect("a connection with frames").client.receive(stream)
+    }
+
+    /// The number of the last request in a frame.
+    pub(crate) fn last_id(&self) -> u32 {
+        self.1.as_ref().expect("a connection with frames").client.last()
+    }
+
+    /// The next response.
+    pub(crate) fn next_response(&mut self) -> Option<(u16, String)> {
+        match &mut self.1 {
+            None => self.response(Vec::new()),
+            Some(framed) if framed.is_over_http => framed.http().next_response(),
+            Some(_) => loop {
+                match self.receive()? {
+                    Reply::Pong(_) | Reply::GoAway(_) => {}
+                    reply => return reply.response(),
+                }
+            },
+        }
+    }
+
     /// Sends bytes as they are. Nothing if the server hung up.
     pub(crate) fn write(&mut self, bytes: &[u8]) -> Option<()> {
         self.0.write_all(bytes).ok()
@@ -212,11 +269,18 @@ impl Connection {
         body: &str,
     ) -> Option<(u16, String)> {
         self.begin(method, path, headers, body)?;
-        self.response(Vec::new())
+        self.next_response()
     }
 
     /// Sends a request, and does not read the response. Nothing if the server hung up.
     pub(crate) fn begin(&mut self, method: &str, path: &str, headers: &str, body: &str) -> Option<()> {
+        if let Some(framed) = &mut self.1 {
+            let Some(frame) = framed.client.request(method, path, headers, body) else {
+                return framed.http().begin(method, path, headers, body);
+            };
+            framed.is_over_http = false;
+            return self.0.write_all(&frame).ok();
+        }
         let headers = format!("{headers}content-length: {}\r\n", body.len());
         self.begin_body(method, path, &headers, body)
     }
@@ -229,7 +293,15 @@ impl Connection {
 
     /// The response, if it begins within this time.
     pub(crate) fn response_within(&mut self, timeout: Duration) -> Option<(u16, String)> {
+        if let Some(framed) = self.1.as_mut().filter(|framed| framed.is_over_http) {
+            return framed.http().response_within(timeout);
+        }
         self.0.sock.set_read_timeout(Some(timeout)).expect("an open socket");
+        if self.1.is_some() {
+            let response = self.next_response();
+            self.0.sock.set_read_timeout(Some(DEADLINE)).expect("an open socket");
+            return response;
+        }
         let mut first = [0];
         let read = self.0.read_exact(&mut first);
         self.0.sock.set_read_timeout(Some(DEADLINE)).expect("an open socket");

@@ -6,11 +6,13 @@
 //! **What is absent.** Leases, a disk, limits. Every request is granted the same lease; a request that would wait gets no
 //! response.
 
+use std::collections::BTreeSet;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::path::Path;
 use std::sync::Arc;
 
+use frames::{Message, Settings};
 use identity::{Denylist, ServerBundle, ServerTls, SharedDenylist};
 use tokio_rustls::rustls::time_provider::DefaultTimeProvider;
 use tokio_rustls::rustls::{ServerConfig, ServerConnection, StreamOwned};
@@ -53,15 +55,62 @@ fn answer(stream: TcpStream, config: Arc<ServerConfig>) -> std::io::Result<()> {
     stream.set_nodelay(true)?;
     let connection = ServerConnection::new(config).map_err(std::io::Error::other)?;
     let mut stream = BufReader::new(StreamOwned::new(connection, stream));
+    if stream.fill_buf()?.starts_with(&frames::PREFACE[..1]) {
+        return answer_frames(&mut stream);
+    }
     loop {
         let Some(length) = read_head(&mut stream)? else { return discard(&mut stream) };
         let mut body = String::new();
         (&mut stream).take(length.min(BODY_MAX)).read_to_string(&mut body)?;
-        if !body.contains("block_seconds") {
+        if !is_blocking(body.as_bytes()) {
             let response = format!("HTTP/1.1 200 OK\r\ncontent-length: {}\r\n\r\n{GRANTED}", GRANTED.len());
             stream.get_mut().write_all(response.as_bytes())?;
         }
     }
+}
+
+/// The same for a connection with frames. A cancelled request that would wait is aborted.
+fn answer_frames<S: Read + Write>(stream: &mut BufReader<S>) -> std::io::Result<()> {
+    let mut received = Vec::new();
+    let mut output = frames::PREFACE.to_vec();
+    frames::encode_control(&mut output, &Message::Settings(Settings::DEFAULT));
+    let mut waiting = BTreeSet::new();
+    stream.read_exact(&mut [0; frames::PREFACE.len()])?;
+    loop {
+        while let Some((message, length)) = frames::parse(&received).map_err(std::io::Error::other)? {
+            match message {
+                Message::Request(request) if is_blocking(request.body) => {
+                    waiting.insert(request.id);
+                }
+                Message::Request(request) => {
+                    let encoded =
+                        frames::encode_response(&mut output, request.id, 200, [], GRANTED.as_bytes());
+                    encoded.map_err(std::io::Error::other)?;
+                }
+                Message::Cancel(id) if waiting.remove(&id) => {
+                    frames::encode_control(&mut output, &Message::Aborted(id));
+                }
+                Message::Ping(number) => frames::encode_control(&mut output, &Message::Pong(number)),
+                _ => {}
+            }
+            received.drain(..length);
+        }
+        stream.get_mut().write_all(&output)?;
+        output.clear();
+        let read = stream.fill_buf()?;
+        if read.is_empty() {
+            return Ok(());
+        }
+        let length = read.len();
+        received.extend_from_slice(read);
+        stream.consume(length);
+    }
+}
+
+/// Whether a request would wait.
+fn is_blocking(body: &[u8]) -> bool {
+    const FIELD: &[u8] = b"block_seconds";
+    body.windows(FIELD.len()).any(|part| part == FIELD)
 }
 
 /// Reads the head of a request. Returns the length of its body; nothing for HTTP/2.

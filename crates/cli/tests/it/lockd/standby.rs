@@ -6,6 +6,7 @@ mod hand_over;
 mod histories;
 mod history_client;
 mod outcomes;
+mod over_frames;
 mod proxy;
 mod revocation;
 mod spreading;

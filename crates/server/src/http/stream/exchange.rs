@@ -7,14 +7,14 @@
 //! **Invariant.** Output is written by the first of these: the thread that adds the reply of the last call in flight; the
 //! thread that publishes a batch, at its end; the reading task, before it waits. While the reading task runs it is the one.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
 
 use axum::body::Body;
 use engine::limits::ExceededLimit;
-use frames::{Message, RequestId, Settings};
+use frames::{IN_FLIGHT_MAX, Message, RequestId, Settings};
 use tokio::runtime::Handle;
 use tokio::time::Instant;
 
@@ -25,7 +25,9 @@ use crate::http::inline_task::{Completion, InlineTask, Receiver};
 use crate::http::short_response::ShortResponse;
 use crate::http::stream_budget::StreamMemory;
 
-/// A buffer that is larger is freed when it is empty.
+/// The output, in bytes, with which a connection begins nothing and replies to no ping.
+pub(super) const OUTPUT_MAX: usize = 64 << 10;
+/// A buffer that is larger is freed when it is empty. The written part of the output is freed when it is larger.
 const KEPT_MAX: usize = 16 << 10;
 
 /// What the reading task and the threads that complete calls share.
@@ -46,8 +48,18 @@ pub(super) struct CallInFlight<I: Socket> {
 
 /// A call in flight: the address of its reply.
 pub(super) struct Call<I: Socket> {
-    id: RequestId,
+    pub(super) id: RequestId,
     exchange: Arc<Exchange<I>>,
+}
+
+/// A reply in the output.
+struct UnsentReply {
+    /// The end of its frame, counted from the first byte of the connection.
+    end: u64,
+    /// The bytes that are counted for its call.
+    bytes: u64,
+    /// It returns memory to budgets when it is dropped.
+    _body: Option<Body>,
 }
 
 /// What will write the output.
@@ -69,16 +81,16 @@ pub(super) struct Io<I: Socket> {
     output: Vec<u8>,
     /// Bytes at the beginning of the output that were written.
     written: usize,
-    /// Bodies of responses in the output: they return memory to budgets when they are dropped.
-    bodies: Vec<Body>,
+    /// Bytes that were written, and freed since.
+    freed: u64,
+    /// Replies in the output.
+    unsent: VecDeque<UnsentReply>,
     pub(super) calls: BTreeMap<RequestId, CallInFlight<I>>,
     memory: StreamMemory,
-    /// The memory of calls whose replies are in the output.
-    unsent: u64,
     /// What will write the output anyway; `None` if the next reply has to see to it.
     pub(super) writer: Option<OutputWriter>,
     pub(super) last_begun: Option<RequestId>,
-    /// When the last frame was received, or the last output written.
+    /// When the last frame began or was handled, or the last output was written.
     pub(super) idle_since: Instant,
     /// No further call: the connection ends with those in flight.
     pub(super) is_closing: bool,
@@ -98,10 +110,10 @@ impl<I: Socket> Exchange<I> {
             consumed: 0,
             output,
             written: 0,
-            bodies: Vec::new(),
+            freed: 0,
+            unsent: VecDeque::new(),
             calls: BTreeMap::new(),
             memory,
-            unsent: 0,
             writer: None,
             last_begun: None,
             idle_since: Instant::now(),
@@ -130,6 +142,10 @@ impl<I: Socket> Io<I> {
     }
 
     pub(super) fn received(&mut self, bytes: &[u8]) {
+        if self.input().is_empty() {
+            // A frame begins.
+            self.idle_since = Instant::now();
+        }
         self.input.drain(..std::mem::take(&mut self.consumed));
         self.input.extend_from_slice(bytes);
     }
@@ -158,12 +174,31 @@ impl<I: Socket> Io<I> {
         taken.map(drop)
     }
 
-    /// Takes a call out of flight, and replies that it has no response. `None` if it is over already.
-    pub(super) fn cancel(&mut self, id: RequestId) -> Option<CallTask<I>> {
-        let CallInFlight { task, bytes } = self.calls.remove(&id)?;
-        self.unsent += bytes;
-        frames::encode_control(&mut self.output, &Message::Aborted(id));
-        Some(task)
+    /// Whether a frame is handled now. One that waits delays those behind it. A cancellation ends a call, and is no output
+    /// beside that of the call.
+    pub(super) fn takes(&self, message: &Message<'_>) -> bool {
+        match message {
+            Message::Request(_) => !self.is_backed_up(),
+            Message::Ping(_) => self.output_bytes() < OUTPUT_MAX,
+            _ => true,
+        }
+    }
+
+    /// Whether no further call begins.
+    pub(super) fn is_backed_up(&self) -> bool {
+        self.output_bytes() >= OUTPUT_MAX || self.calls.len() >= IN_FLIGHT_MAX as usize
+    }
+
+    /// The task of a call, if it is in flight.
+    pub(super) fn call(&self, id: RequestId) -> Option<CallTask<I>> {
+        self.calls.get(&id).map(|call| Arc::clone(&call.task))
+    }
+
+    /// Replies to a call whose future was dropped.
+    pub(super) fn aborted(&mut self, id: RequestId) {
+        if let Some(call) = self.calls.remove(&id) {
+            self.reply(id, call.bytes, None);
+        }
     }
 
     pub(super) fn pong(&mut self, number: u32) {
@@ -183,30 +218,62 @@ impl<I: Socket> Io<I> {
         self.output.len() - self.written
     }
 
+    /// Bytes in the output, written or not, and replies.
+    #[cfg(test)]
+    pub(super) fn kept(&self) -> (usize, usize) {
+        (self.output.capacity(), self.unsent.len())
+    }
+
     /// Writes the output as far as the socket takes it. Ready when all of it is written, or the socket has failed.
     pub(super) fn poll_output(&mut self, context: &mut Context<'_>) -> Poll<()> {
-        if self.output.is_empty() {
+        if self.output.is_empty() || self.stream.is_none() {
             return Poll::Ready(());
         }
-        let Some(stream) = &mut self.stream else { return Poll::Ready(()) };
-        let mut stream = Pin::new(stream);
-        let is_written = loop {
-            let unwritten = &self.output[self.written..];
-            if unwritten.is_empty() {
-                break std::task::ready!(stream.as_mut().poll_flush(context)).is_ok();
+        let Poll::Ready(is_written) = self.poll_write(context) else {
+            let half = self.output.len() / 2;
+            if self.written >= KEPT_MAX.max(half) && self.written < self.output.len() {
+                self.free_written();
             }
-            match std::task::ready!(stream.as_mut().poll_write(context, unwritten)) {
-                Ok(0) | Err(_) => break false,
-                Ok(written) => self.written += written,
-            }
+            return Poll::Pending;
         };
-        self.written = 0;
-        clear(&mut self.output);
-        self.bodies.clear();
-        self.memory.give_back(std::mem::take(&mut self.unsent));
+        self.written = self.output.len();
+        self.free_written();
         self.is_broken |= !is_written;
         self.idle_since = Instant::now();
         Poll::Ready(())
+    }
+
+    /// Ready with false if the socket has failed.
+    fn poll_write(&mut self, context: &mut Context<'_>) -> Poll<bool> {
+        let Some(stream) = &mut self.stream else { return Poll::Ready(false) };
+        let mut stream = Pin::new(stream);
+        loop {
+            let unwritten = &self.output[self.written..];
+            if unwritten.is_empty() {
+                return stream.poll_flush(context).map(|flushed| flushed.is_ok());
+            }
+            match std::task::ready!(stream.as_mut().poll_write(context, unwritten)) {
+                Ok(0) | Err(_) => return Poll::Ready(false),
+                Ok(written) => self.written += written,
+            }
+        }
+    }
+
+    /// Frees what was written: a client that reads slowly never takes all of it.
+    fn free_written(&mut self) {
+        self.freed += self.written as u64;
+        while let Some(reply) = self.unsent.front()
+            && reply.end <= self.freed
+        {
+            self.memory.give_back(reply.bytes);
+            self.unsent.pop_front();
+        }
+        if self.written == self.output.len() {
+            clear(&mut self.output);
+        } else {
+            self.output.drain(..self.written);
+        }
+        self.written = 0;
     }
 
     /// The reading task, if it has something to do that no byte from the client announces.
@@ -228,8 +295,8 @@ impl<I: Socket> Io<I> {
         (std::mem::take(&mut self.calls).into_values().map(|call| call.task).collect(), self.stream.take())
     }
 
-    /// Adds the reply of a call that is over.
-    fn reply(&mut self, id: RequestId, response: Option<ShortResponse>) {
+    /// Adds the reply of a call that is over, and for which these bytes are counted.
+    fn reply(&mut self, id: RequestId, bytes: u64, response: Option<ShortResponse>) {
         let encoded = response.as_ref().is_some_and(|ShortResponse { head, bytes, .. }| {
             let (status, fields) = (head.status.as_u16(), request::fields(&head.headers));
             frames::encode_response(&mut self.output, id, status, fields, bytes).is_ok()
@@ -237,7 +304,8 @@ impl<I: Socket> Io<I> {
         if !encoded {
             frames::encode_control(&mut self.output, &Message::Aborted(id));
         }
-        self.bodies.extend(response.map(|response| response.body));
+        let end = self.freed + self.output.len() as u64;
+        self.unsent.push_back(UnsentReply { end, bytes, _body: response.map(|response| response.body) });
     }
 }
 
@@ -258,12 +326,11 @@ impl<I: Socket> Receiver for Call<I> {
     fn complete(&self, completion: Completion<Option<ShortResponse>>) {
         let mut io = self.exchange.lock();
         let Some(CallInFlight { task, bytes }) = io.calls.remove(&self.id) else { return };
-        io.unsent += bytes;
         let response = match completion {
             Completion::Output(response) => response,
-            Completion::Panicked => None,
+            Completion::Cancelled | Completion::Panicked => None,
         };
-        io.reply(self.id, response);
+        io.reply(self.id, bytes, response);
         let reader = self.exchange.write_or_postpone(&mut io);
         drop(io);
         drop(task);

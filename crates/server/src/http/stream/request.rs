@@ -12,7 +12,7 @@ use crate::http::connection::ConnectionService;
 use crate::http::short_response::ShortResponse;
 use crate::present::refusals::{self, Indeterminate, RefusalResponse};
 
-/// Makes the requests of one connection. Clients repeat what they send: it remembers the last target.
+/// Makes the requests of one connection. Clients repeat what they send: it remembers the last short targets.
 #[derive(Default)]
 pub(super) struct RequestMaker {
     last: Vec<(String, Uri)>,
@@ -20,6 +20,8 @@ pub(super) struct RequestMaker {
 
 /// Targets that are remembered: acquire, release, keepalive and one more.
 const TARGETS: usize = 4;
+/// The longest target that is remembered, in bytes: those of calls without parameters are shorter.
+const REMEMBERED_MAX: usize = 32;
 
 /// A request in a frame.
 pub(super) struct StreamRequest {
@@ -44,7 +46,8 @@ impl RequestMaker {
         let is_carried = frames::is_carried(request.method, request.target);
         let mut headers = HeaderMap::new();
         for (field, value) in request.fields {
-            let value = HeaderValue::from_bytes(value).expect("the value is visible ASCII");
+            // As HTTP reads it, and the server to which the request may be forwarded.
+            let value = HeaderValue::from_bytes(value.trim_ascii()).expect("the value is visible ASCII");
             headers.insert(HeaderName::from_static(field.name()), value);
         }
         StreamRequest {
@@ -67,11 +70,16 @@ impl RequestMaker {
             return Some(uri.clone());
         }
         let uri: Uri = target.parse().ok()?;
-        if uri.query().is_none() {
+        if uri.query().is_none() && target.len() <= REMEMBERED_MAX {
             self.last.truncate(TARGETS - 1);
             self.last.insert(0, (target.to_string(), uri.clone()));
         }
         Some(uri)
+    }
+
+    #[cfg(test)]
+    pub(super) fn remembered_bytes(&self) -> usize {
+        self.last.iter().map(|(target, _)| target.len()).sum()
     }
 }
 

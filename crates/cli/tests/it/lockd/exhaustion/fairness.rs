@@ -14,6 +14,7 @@ use std::time::Duration;
 
 use super::round::{Round, attack, percentile};
 use super::{Spawn, report};
+use crate::lockd::frame_client::Protocol;
 
 /// Rounds of each kind. Together they last as long as an attack.
 pub(super) const ROUNDS: usize = 5;
@@ -38,10 +39,10 @@ struct Comparison {
 }
 
 impl Comparison {
-    fn run(&mut self, name: &str, spawn: Spawn, rounds: usize) {
+    fn run(&mut self, protocol: Protocol, name: &str, spawn: Spawn, rounds: usize) {
         for _ in 0..rounds {
-            self.control.push(attack(name, true, spawn));
-            self.attacked.push(attack(name, false, spawn));
+            self.control.push(attack(protocol, name, true, spawn));
+            self.attacked.push(attack(protocol, name, false, spawn));
         }
     }
 
@@ -76,13 +77,13 @@ fn median(rounds: &[Round]) -> Duration {
 }
 
 /// Fails if the victim's p99 is more than three times that of the control rounds.
-pub(super) fn assert_fair(name: &str, spawn: Spawn) {
+pub(super) fn assert_fair(protocol: Protocol, name: &str, spawn: Spawn) {
     let _running = RUNNING.lock().unwrap_or_else(PoisonError::into_inner);
     let mut comparison = Comparison::default();
-    comparison.run(name, spawn, ROUNDS);
+    comparison.run(protocol, name, spawn, ROUNDS);
     let first = comparison.ratio();
     if !comparison.is_fair() {
-        comparison.run(name, spawn, ROUNDS_MAX - ROUNDS);
+        comparison.run(protocol, name, spawn, ROUNDS_MAX - ROUNDS);
     }
     report(&comparison.row(name, first));
     let ratio = comparison.ratio();

@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 use serde_json::{Value, json};
 
 use super::{Arena, Connection, RESIDENT_MAX_KIB, Spawn, duration, report};
+use crate::lockd::frame_client::Protocol;
 
 /// The figures of a round.
 pub(super) struct Round {
@@ -19,8 +20,8 @@ pub(super) struct Round {
 
 /// Runs a round of an attack beside the victim. `spawn` starts the attack's threads, which end when the flag is set, and
 /// count what the server refused.
-pub(super) fn attack(name: &str, is_control: bool, spawn: Spawn) -> Round {
-    let arena = Arena::start(is_control);
+pub(super) fn attack(protocol: Protocol, name: &str, is_control: bool, spawn: Spawn) -> Round {
+    let arena = Arena::start(protocol, is_control);
     let (stop, refused) = (AtomicBool::new(false), AtomicUsize::new(0));
     // Before the attack: both are on one address, and share its limit of handshakes.
     let mut connection = arena.server.connect(&arena.victim);

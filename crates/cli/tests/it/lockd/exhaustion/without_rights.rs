@@ -7,21 +7,32 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use serde_json::json;
 
-use super::{Arena, Connection, duration, http2, idle_until, key, note, withstands};
+use super::{Arena, Attack, Connection, duration, http2, idle_until, key, note, withstands};
+use crate::lockd::frame_client::Protocol;
 use crate::lockd::serve::{connect_to, tls_config, tls_config_for};
 
 /// A certificate without rights held every connection of a server by idle HTTP/2 connections. No other client was
 /// accepted, operators and probes included.
 #[test]
 fn idle_connections_of_an_identity_without_rights() {
-    withstands("idle connections of an identity without rights", |scope, arena, stop, _| {
+    IDLE_CONNECTIONS_OF_AN_IDENTITY_WITHOUT_RIGHTS.over_http();
+}
+
+pub(super) const IDLE_CONNECTIONS_OF_AN_IDENTITY_WITHOUT_RIGHTS: Attack = Attack {
+    name: "idle connections of an identity without rights",
+    spawn: |scope, arena, stop, _| {
         for _ in 0..2 {
             scope.spawn(move || {
-                let config = tls_config_for(&arena.none, "h2");
+                let config = match arena.protocol {
+                    Protocol::Http => tls_config_for(&arena.none, "h2"),
+                    Protocol::Frames => arena.config(&arena.none),
+                };
                 let mut idle = VecDeque::new();
                 while !stop.load(Ordering::Acquire) {
                     let mut connection = connect_to(arena.target(), &config);
-                    connection.write(&http2::preface());
+                    if arena.protocol == Protocol::Http {
+                        connection.write(&http2::preface());
+                    }
                     idle.push_back(connection);
                     if idle.len() > 400 {
                         idle.pop_front();
@@ -29,8 +40,8 @@ fn idle_connections_of_an_identity_without_rights() {
                 }
             });
         }
-    });
-}
+    },
+};
 
 /// `GET /v1/leases` of a client that may see none visited all leases of the store, on the thread that decides.
 #[test]
@@ -115,18 +126,23 @@ fn uploads_that_never_end_over_http2() {
 /// A revoked client kept its connections, and its place among those that may connect.
 #[test]
 fn a_revoked_identity_connects_again_and_again() {
-    withstands("a revoked identity connects again and again", |scope, arena, stop, _| {
+    A_REVOKED_IDENTITY_CONNECTS_AGAIN_AND_AGAIN.over_http();
+}
+
+pub(super) const A_REVOKED_IDENTITY_CONNECTS_AGAIN_AND_AGAIN: Attack = Attack {
+    name: "a revoked identity connects again and again",
+    spawn: |scope, arena, stop, _| {
         arena.revoke_none();
         for _ in 0..4 {
             scope.spawn(move || {
-                let config = tls_config(&arena.none);
+                let config = arena.config(&arena.none);
                 while !stop.load(Ordering::Acquire) {
-                    connect_to(arena.target(), &config).ask("GET", "/v1/leases", "");
+                    connect_to(arena.target(), &config).ask("GET", "/v1/whoami", "");
                 }
             });
         }
-    });
-}
+    },
+};
 
 impl Arena {
     /// Revokes the certificate without rights, and waits until that is in force.
@@ -145,27 +161,32 @@ impl Arena {
 /// Ten identities could fill the table of idempotency keys, and every client of the SDK sends one.
 #[test]
 fn idempotency_keys() {
-    withstands("idempotency keys", |scope, arena, stop, refused| {
+    IDEMPOTENCY_KEYS.over_http();
+}
+
+pub(super) const IDEMPOTENCY_KEYS: Attack = Attack {
+    name: "idempotency keys",
+    spawn: |scope, arena, stop, refused| {
         for thread in 0..4 {
             scope.spawn(move || {
-                let mut connection = arena.attacker();
-                for n in 0.. {
-                    if stop.load(Ordering::Acquire) {
-                        return;
-                    }
+                arena.flood(stop, refused, |n| {
                     let header = format!("x-idempotency-key: {thread}-{n}-{}\r\n", "x".repeat(100));
-                    let body = key(&format!("{thread}-{n}")).to_string();
-                    note(refused, connection.send("POST", "/v1/acquire", &header, &body));
-                }
+                    ("/v1/acquire", header, key(&format!("{thread}-{n}")).to_string())
+                });
             });
         }
-    });
-}
+    },
+};
 
 /// A search for deadlocks visited up to 20,000 waiters for each acquire with a session.
 #[test]
 fn long_chains_of_waiters() {
-    withstands("long chains of waiters", |scope, arena, stop, refused| {
+    LONG_CHAINS_OF_WAITERS.over_http();
+}
+
+pub(super) const LONG_CHAINS_OF_WAITERS: Attack = Attack {
+    name: "long chains of waiters",
+    spawn: |scope, arena, stop, refused| {
         const LENGTH: u32 = 150;
         let of_session = |n: u32, key: u32, more: &str| {
             let fields = format!(r#""namespace":"attacker","key":"c{key}","session_id":"s{n}""#);
@@ -175,11 +196,19 @@ fn long_chains_of_waiters() {
         for n in 0..=LENGTH {
             holder.ask("POST", "/v1/acquire", &of_session(n, n, ""));
         }
-        let mut chain = connect_to(arena.target(), &tls_config_for(&arena.attacker, "h2"));
-        chain.write(&http2::preface());
+        let mut chain = match arena.protocol {
+            Protocol::Http => connect_to(arena.target(), &tls_config_for(&arena.attacker, "h2")),
+            Protocol::Frames => arena.attacker(),
+        };
+        if arena.protocol == Protocol::Http {
+            chain.write(&http2::preface());
+        }
         for n in 0..LENGTH {
             let body = of_session(n, n + 1, r#","block_seconds":50"#);
-            chain.write(&http2::post(2 * n + 1, "/v1/acquire", &body));
+            match arena.protocol {
+                Protocol::Http => chain.write(&http2::post(2 * n + 1, "/v1/acquire", &body)),
+                Protocol::Frames => chain.begin("POST", "/v1/acquire", "", &body),
+            };
         }
         scope.spawn(move || {
             idle_until(stop);
@@ -187,16 +216,13 @@ fn long_chains_of_waiters() {
         });
         for thread in 0..4 {
             scope.spawn(move || {
-                let mut connection = arena.attacker();
                 // The whole chain is behind the first key. Sessions that hold nothing close no cycle.
                 let body = of_session(1000 + thread, 0, "");
-                while !stop.load(Ordering::Acquire) {
-                    note(refused, connection.ask("POST", "/v1/acquire", &body));
-                }
+                arena.flood(stop, refused, |_| ("/v1/acquire", String::new(), body.clone()));
             });
         }
-    });
-}
+    },
+};
 
 /// Readers of events that read nothing, while there are many events.
 #[test]
@@ -253,15 +279,26 @@ fn requests_that_are_reset() {
 /// response.
 #[test]
 fn requests_that_are_sent_ahead() {
-    withstands("requests that are sent ahead", |scope, arena, stop, refused| {
+    REQUESTS_THAT_ARE_SENT_AHEAD.over_http();
+}
+
+pub(super) const REQUESTS_THAT_ARE_SENT_AHEAD: Attack = Attack {
+    name: "requests that are sent ahead",
+    spawn: |scope, arena, stop, refused| {
         const COUNT: usize = 100;
         for _ in 0..8 {
             scope.spawn(move || {
-                let mut connection = connect_to(arena.target(), &tls_config(&arena.none));
+                let mut connection = connect_to(arena.target(), &arena.config(&arena.none));
                 let request = "POST /v1/release HTTP/1.1\r\nhost: lockd\r\ncontent-length: 2\r\n\r\n{}";
                 let requests = request.repeat(COUNT);
                 while !stop.load(Ordering::Acquire) {
-                    if connection.write(requests.as_bytes()).is_none() {
+                    let sent = match arena.protocol {
+                        Protocol::Http => connection.write(requests.as_bytes()),
+                        Protocol::Frames => {
+                            (0..COUNT).try_for_each(|_| connection.begin("POST", "/v1/release", "", "{}"))
+                        }
+                    };
+                    if sent.is_none() {
                         return;
                     }
                     for _ in 0..COUNT {
@@ -270,5 +307,5 @@ fn requests_that_are_sent_ahead() {
                 }
             });
         }
-    });
-}
+    },
+};
