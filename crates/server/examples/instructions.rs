@@ -75,17 +75,17 @@ fn codec(count: u64) {
 
 /// Acquire and release over HTTP.
 fn routes(count: u64) {
-    cycles(count, &[], async |stream, path, body, _| call(stream, path, body).await);
+    cycles(count, &[], &async |stream, path, body, _| call(stream, path, body).await);
 }
 
 /// Acquire and release in frames.
 fn streams(count: u64) {
-    cycles(count, frames::PREFACE, async |stream, path, body, id| exchange(stream, path, body, id).await);
+    cycles(count, frames::PREFACE, &async |stream, path, body, id| exchange(stream, path, body, id).await);
 }
 
 /// Acquire and release over a connection on loopback, client and server on one thread, with a store in memory. The
 /// connection begins with `preface`, to which the server replies with something if it is not empty.
-fn cycles(count: u64, preface: &[u8], call: impl AsyncFn(&mut TcpStream, &str, &str, u32) -> String) {
+fn cycles(count: u64, preface: &[u8], call: &impl AsyncFn(&mut TcpStream, &str, &str, u32) -> String) {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
     runtime.block_on(async {
         // Valgrind does not let rustix read the machine's clock.
@@ -95,7 +95,8 @@ fn cycles(count: u64, preface: &[u8], call: impl AsyncFn(&mut TcpStream, &str, &
         stream.set_nodelay(true).expect("a TCP socket");
         stream.write_all(preface).await.expect("the server reads");
         if !preface.is_empty() {
-            stream.read(&mut [0; 64]).await.expect("a preface and settings");
+            let read = stream.read(&mut [0; 64]).await.expect("a preface and settings");
+            assert!(read > frames::PREFACE.len(), "they arrive in one segment");
         }
         for number in 0..u32::try_from(count).expect("few") {
             let body = format!(r#"{{"key":"key-{}","ttl_ms":60000}}"#, number % 64);
