@@ -147,7 +147,7 @@ impl<I: Socket> StreamConnection<I> {
             Poll::Ready(false) => Step::End,
             Poll::Pending => {
                 io.writer = None;
-                self.check_timer(&io, context)
+                self.check_timer(&mut io, context)
             }
         }
     }
@@ -229,13 +229,19 @@ impl<I: Socket> StreamConnection<I> {
     }
 
     /// Closes a connection that has been idle for too long, or has sent a part of a frame for too long.
-    fn check_timer(&mut self, io: &Io<I>, context: &mut Context<'_>) -> Step<I> {
+    fn check_timer(&mut self, io: &mut Io<I>, context: &mut Context<'_>) -> Step<I> {
         while self.timer.as_mut().poll(context).is_ready() {
             let now = Instant::now();
             let is_busy = io.is_backed_up() || !io.calls.is_empty() && io.input().is_empty();
             let due = if is_busy { now } else { io.idle_since } + self.idle_timeout;
             if due <= now {
-                return Step::End;
+                let is_idle = io.calls.is_empty() && io.input().is_empty() && !io.is_closing;
+                if !is_idle {
+                    return Step::End;
+                }
+                // A request that is on its way is not begun, and its client can tell.
+                io.go_away();
+                return Step::Again;
             }
             self.timer.as_mut().reset(due);
         }

@@ -229,12 +229,16 @@ async fn idle_connections_and_partial_frames_end_and_waiters_stay() {
     let server = Loopback::with_limits(Role::Operator, limits).await;
     let mut partial_preface = tokio::net::TcpStream::connect(server.address).await.expect("it listens");
     partial_preface.write_all(b"LOCK").await.expect("it reads");
+    let mut silent = StreamClient::connect(&server).await;
     let mut idle = StreamClient::connect(&server).await;
+    idle.call("/v1/release", &json!({})).await.expect(400);
     let mut partial = StreamClient::connect(&server).await;
     let mut waiting = StreamClient::connect(&server).await;
     partial.call("/v1/acquire", &json!({"key": "k"})).await.expect(200);
     partial.send(&[40, 0, 0, 0, 1]).await;
     let waiter = waiting.post("/v1/acquire", &json!({"key": "k", "block_seconds": 2})).await;
+    assert_eq!(silent.receive().await, Reply::Closed);
+    assert_eq!(idle.receive().await, Reply::GoAway(1), "a request that crosses it was not begun");
     assert_eq!(idle.receive().await, Reply::Closed);
     assert_eq!(partial.receive().await, Reply::Closed);
     let mut rest = [0; 1];
