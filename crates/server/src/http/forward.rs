@@ -16,7 +16,9 @@ use std::time::Duration;
 
 use api::{Code, Refusal};
 use axum::body::{Body, Bytes};
-use axum::http::header::{CONNECTION, HOST, HeaderMap, HeaderName, HeaderValue, TRANSFER_ENCODING};
+use axum::http::header::{
+    CONNECTION, CONTENT_TYPE, HOST, HeaderMap, HeaderName, HeaderValue, TRANSFER_ENCODING,
+};
 use axum::http::request::Parts;
 use axum::http::{Method, Request, Uri};
 use axum::response::{IntoResponse, Response};
@@ -231,6 +233,8 @@ impl Forwarder {
         let forwarded = ForwardedPeer::of(peer, self.registry_id()).encode();
         let forwarded = HeaderValue::try_from(forwarded).map_err(|_| SendError::NotSent)?;
         request.headers_mut().insert(FORWARDED, forwarded);
+        // Frames have none, and without mutual TLS the owner takes only bodies that say it.
+        request.headers_mut().entry(CONTENT_TYPE).or_insert(HeaderValue::from_static("application/json"));
         let mut sent = std::pin::pin!(self.client.request(request));
         loop {
             tokio::select! {
