@@ -32,8 +32,8 @@ use crate::handlers::holder;
 use crate::http::browser_guard::BrowserGuard;
 use crate::http::connections::{ConnectionUse, Connections};
 use crate::http::event_streams;
-use crate::http::forward::{self, FORWARDED, ForwardBody, Forwarded, Forwarder, moved_shard};
-use crate::http::forwarded_peer::ForwardedPeer;
+use crate::http::forward::{FORWARDED, ForwardBody, Forwarded, Forwarder, moved_shard};
+use crate::http::forwarded_peer::{self, ForwardedPeer};
 use crate::http::gather::{self, Gather};
 use crate::http::identities::Tls;
 use crate::http::observer::RequestObserver;
@@ -485,7 +485,7 @@ impl RevocationCheck {
 
     /// Whether a certificate was revoked, by the serial number that a server has forwarded.
     fn is_revoked(&self, serial: Option<&str>) -> bool {
-        forward::is_revoked(&self.tls.denylist, serial)
+        forwarded_peer::is_revoked(&self.tls.denylist, serial)
     }
 
     fn now(&self) -> UnixTime {

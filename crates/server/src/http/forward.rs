@@ -25,7 +25,7 @@ use axum::response::{IntoResponse, Response};
 use hyper_util::client::legacy::Client;
 use hyper_util::client::legacy::connect::{Connected, Connection};
 use hyper_util::rt::{TokioExecutor, TokioIo};
-use identity::{ClientTls, Serial, ServerBundle, SharedDenylist};
+use identity::{ClientTls, ServerBundle, SharedDenylist};
 use kernel::Shard;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
@@ -291,11 +291,6 @@ fn withdrawn() -> Response {
 /// The shard that a response refers to another server.
 pub(crate) fn moved_shard(response: &Response) -> Option<Shard> {
     response.extensions().get::<MovedShard>().map(|MovedShard(shard)| *shard)
-}
-
-/// Whether the certificate of a forwarded client was revoked.
-pub(crate) fn is_revoked(denylist: &SharedDenylist, serial: Option<&str>) -> bool {
-    serial.and_then(|serial| serial.parse::<Serial>().ok()).is_some_and(|serial| denylist.contains(serial))
 }
 
 /// Opens connections to other servers.

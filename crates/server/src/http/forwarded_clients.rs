@@ -11,7 +11,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use identity::SharedDenylist;
 
-use crate::http::forward::is_revoked;
+use crate::http::forwarded_peer::is_revoked;
 use crate::peer::{ConnectionEnd, PeerConnection, WeakPeerConnection};
 
 /// Requests that have ended are removed when there are twice as many entries as were left the last time, and this many more.

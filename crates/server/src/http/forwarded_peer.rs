@@ -7,7 +7,7 @@ use std::net::SocketAddr;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
-use identity::{NamespaceRights, Rights, Role};
+use identity::{NamespaceRights, Rights, Role, Serial, SharedDenylist};
 use kernel::Identity;
 use serde::{Deserialize, Serialize};
 
@@ -57,6 +57,11 @@ impl ForwardedPeer {
         let identity = Identity::new(self.identity.as_str()).ok()?;
         Some(by.forwarding(identity, role, rights, self.serial.as_deref(), self.address))
     }
+}
+
+/// Whether the certificate of a forwarded client was revoked.
+pub(crate) fn is_revoked(denylist: &SharedDenylist, serial: Option<&str>) -> bool {
+    serial.and_then(|serial| serial.parse::<Serial>().ok()).is_some_and(|serial| denylist.contains(serial))
 }
 
 #[cfg(test)]

@@ -249,7 +249,7 @@ impl Acceptor {
 
     fn refuse(&self, limit: ConnectionLimit, address: Option<SocketAddr>) {
         self.context.backend.metrics.connection_refused(limit.as_str());
-        self.refusals.connection(address, limit);
+        self.refusals.connection(address, limit.as_str());
     }
 
     async fn serve<I: Socket>(&self, stream: I, peer: Peer, kind: SocketKind) {

@@ -14,7 +14,6 @@ use identity::Serial;
 use tokio::time::Instant;
 use tracing::field::display;
 
-use crate::http::connections::ConnectionLimit;
 use crate::peer::Peer;
 
 const WINDOW: Duration = Duration::from_secs(1);
@@ -62,10 +61,10 @@ impl RefusalLog {
         tracing::info!(address, serial, %why, suppressed, "handshake refused");
     }
 
-    /// A connection was closed because of a limit.
-    pub(crate) fn connection(&self, address: Option<SocketAddr>, limit: ConnectionLimit) {
+    /// A connection was closed because of the limit of this name.
+    pub(crate) fn connection(&self, address: Option<SocketAddr>, limit: &'static str) {
         let Some(suppressed) = self.admit() else { return };
-        let (address, limit) = (address.map(display), limit.as_str());
+        let address = address.map(display);
         tracing::info!(address, limit, suppressed, "connection refused");
     }
 
