@@ -160,21 +160,8 @@ impl<F: Fs> DiskReader<F> {
     }
 
     fn seek(&mut self, seq: Seq) -> Result<(), StoreError> {
-        let Some(first) = self.index.segment_with(seq) else { return Err(self.without_segment(seq)) };
+        let first = self.index.segment_with(seq).ok_or_else(|| no_batch(seq))?;
         self.jump(first, self.index.entry_before(first, seq))
-    }
-
-    /// No segment begins at or before the batch. The log drops only segments that are below its floor, and raises that first:
-    /// another program has removed the ones above it.
-    fn without_segment(&self, seq: Seq) -> StoreError {
-        match (self.segments.read_floor(), self.index.newest_first().pop()) {
-            (Err(error), _) => error,
-            (Ok(floor), Some(oldest)) if floor <= seq => {
-                let what = "the segments before this one are missing";
-                Damage { file: self.segments.path(oldest), offset: 0, what }.into()
-            }
-            _ => no_batch(seq),
-        }
     }
 
     /// The newest segment that begins at or before this LSN.

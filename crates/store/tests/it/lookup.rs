@@ -145,22 +145,6 @@ fn a_segment_not_removed_by_the_log_is_damage() {
     assert!(error.kind == ErrorKind::Damaged && error.what.contains(&name), "{error}");
 }
 
-/// The first segment of a log was deleted: the server did not start, with "batch not in the log", no file and no advice.
-#[test]
-fn a_first_segment_not_removed_by_the_log_is_damage() {
-    let dir = tempfile::tempdir().expect("a directory");
-    let mut log = open(&ObservedFs::default(), dir.path(), LogOptions::SEGMENT_BYTES_MIN);
-    fill(&mut log, 300);
-    let second = log.extents()[1].first;
-    drop(log);
-    std::fs::remove_file(dir.path().join(format!("{:016x}.seg", 0))).expect("there");
-    let log = open(&ObservedFs::default(), dir.path(), LogOptions::SEGMENT_BYTES_MIN);
-    let error = log.reader().read(Seq(0)).expect_err("missing");
-    assert_eq!(error.kind, ErrorKind::Damaged, "{error}");
-    assert!(error.what.starts_with("the segments before this one are missing; restore the store"), "{error}");
-    assert!(error.what.contains(&format!("{:016x}.seg", second.0)), "{error}");
-}
-
 #[test]
 fn concurrent_readers_find_batches_as_written_or_gone() {
     let dir = tempfile::tempdir().expect("a directory");
