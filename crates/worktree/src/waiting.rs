@@ -3,7 +3,7 @@
 //! A waiter is an empty file in `waiters/<worktree_id>`, named after its process and a ticket number. A waiter
 //! tries to acquire the lock only while no live process of the same host (strictly: of the same pid space) has
 //! a smaller ticket. So each host has one process that polls the lock, however many wait. A lock that stays free
-//! shows that the process in front does not run (stopped, frozen): after [`OVERTAKE_MS`] the next one tries.
+//! shows that the process in front does not run (stopped, frozen): after `OVERTAKE_MS` the next one tries.
 //!
 //! **Invariant.** Tickets only order the attempts; the sequence alone grants. A lost, forged or repeated ticket
 //! can change the order, never the number of holders. A ticket outlives its process at most until the next
