@@ -222,8 +222,20 @@ impl Shared {
 
     pub(super) fn is_holding_back(&self) -> bool {
         reached!();
+        self.look(|core| core.has_something() && core.held_back() > Span(0))
+    }
+
+    /// Reads the state between two turns. A thread that has submitted a command meanwhile did not get `core`, and has left the
+    /// command to this one.
+    fn look<T>(&self, read: impl FnOnce(&Core) -> T) -> T {
+        reached!();
         let core = self.lock_core();
-        core.has_something() && core.held_back() > Span(0)
+        let (result, capacity, has_ended) = (read(&core), core.capacity(), core.has_ended);
+        drop(core);
+        if !has_ended && self.inbox.has_work(capacity) {
+            self.spawn_turns();
+        }
+        result
     }
 
     /// Runs turns on a worker.
@@ -476,7 +488,7 @@ impl Shared {
 
     pub(super) fn inspect<T>(&self, read: impl FnOnce(&Shard<ReplyTo>) -> T) -> T {
         reached!();
-        read(&self.lock_core().shard)
+        self.look(|core| read(&core.shard))
     }
 
     /// Ends it as a crash would.
