@@ -6,7 +6,7 @@
 //! `docs/reference/stream.md` has the bytes.
 //!
 //! **Invariant.** There is one encoding of a message: fields rise by number, text is visible ASCII, and nothing is left over.
-//! What [`parse`] accepts, an encoder would have written.
+//! What [`parse()`] accepts, an encoder would have written.
 //!
 //! **What would break it.** A second spelling of a request, such as a repeated field: a proxy and the server could take
 //! different ones for the request's.
