@@ -222,12 +222,12 @@ impl Shared {
 
     pub(super) fn is_holding_back(&self) -> bool {
         reached!();
-        self.look(|core| core.has_something() && core.held_back() > Span(0))
+        self.read_core(|core| core.has_something() && core.held_back() > Span(0))
     }
 
-    /// Reads the state between two turns. A thread that has submitted a command meanwhile did not get `core`, and has left the
-    /// command to this one.
-    fn look<T>(&self, read: impl FnOnce(&Core) -> T) -> T {
+    /// Reads the state between two turns. A thread that submits a command during the read does not get `core`: this thread has
+    /// to see to its command.
+    fn read_core<T>(&self, read: impl FnOnce(&Core) -> T) -> T {
         reached!();
         let core = self.lock_core();
         let (result, capacity, has_ended) = (read(&core), core.capacity(), core.has_ended);
@@ -488,7 +488,7 @@ impl Shared {
 
     pub(super) fn inspect<T>(&self, read: impl FnOnce(&Shard<ReplyTo>) -> T) -> T {
         reached!();
-        self.look(|core| read(&core.shard))
+        self.read_core(|core| read(&core.shard))
     }
 
     /// Ends it as a crash would.
