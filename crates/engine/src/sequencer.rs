@@ -37,7 +37,9 @@
 //! | `ended` | whether the sequencer has ended | as `inbox`; a closing owner waits on it |
 
 mod batch;
+mod batch_limits;
 mod delivery;
+mod fair_queue;
 mod inbox;
 mod marks;
 mod pacing;
@@ -231,7 +233,12 @@ impl Sequencer {
     fn submit_as(&self, submission: Submission<ReplyTo>, runner: Runner) {
         reached!();
         match self.shared.inbox.submit(submission) {
-            Ok(()) => self.shared.run(runner),
+            Ok(evicted) => {
+                if let Some(evicted) = evicted {
+                    (evicted.to)(Err(Unavailable::Busy), Delivery::default());
+                }
+                self.shared.run(runner);
+            }
             Err((to, why)) => to(Err(why), Delivery::default()),
         }
     }

@@ -12,6 +12,7 @@ mod handshakes;
 pub(crate) mod descriptors;
 pub(crate) mod reload;
 mod refusal_log;
+mod refusal_pace;
 pub mod listener;
 mod timeouts;
 mod request_set;

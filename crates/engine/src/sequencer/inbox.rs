@@ -1,13 +1,15 @@
 //! Commands, queries and reports about connections that have arrived and are not decided yet.
 //!
-//! Bounded: a command that finds it full is refused. Requests for leases and other commands are counted apart, so that a
-//! thousand requests that wait for a hand-off cannot keep a renewal out.
+//! Bounded: a command that finds it full is refused, or in its place the last one of the identity that has the most here.
+//! Requests for leases and other commands are counted apart, so that a thousand requests that wait for a hand-off cannot
+//! keep a renewal out.
 
 use std::collections::VecDeque;
 
 use kernel::{Action, Close, LeaseId};
 use store::Seq;
 
+use super::fair_queue::FairQueue;
 use super::{Query, ReplyTo};
 use crate::decision::Unavailable;
 use crate::shard::Submission;
@@ -22,9 +24,7 @@ pub(super) struct Inbox {
 
 #[derive(Default)]
 struct InboxState {
-    submissions: VecDeque<Submission<ReplyTo>>,
-    /// How many of the submissions are requests for leases.
-    lease_requests: usize,
+    submissions: FairQueue,
     queries: Vec<Query>,
     disconnected: VecDeque<WaiterConnection>,
     /// Responses that carry a lease, and whether they were handed to their sockets. At most one for each grant that was
@@ -55,7 +55,7 @@ pub(super) enum Capacity {
 
 /// The part of the inbox that a turn has taken.
 pub(super) struct Arrivals {
-    pub(super) submissions: VecDeque<Submission<ReplyTo>>,
+    pub(super) submissions: FairQueue,
     pub(super) queries: Vec<Query>,
     pub(super) disconnected: VecDeque<WaiterConnection>,
     pub(super) deliveries: VecDeque<(LeaseId, bool)>,
@@ -74,22 +74,23 @@ impl Inbox {
         Inbox { max, state: Mutex::default() }
     }
 
-    /// Adds a command, or returns its reply address with the reason why not.
-    pub(super) fn submit(&self, submission: Submission<ReplyTo>) -> Result<(), (ReplyTo, Unavailable)> {
+    /// Adds a command, or returns its reply address with the reason why not. Returns a command that has made room for it.
+    pub(super) fn submit(
+        &self,
+        submission: Submission<ReplyTo>,
+    ) -> Result<Option<Submission<ReplyTo>>, (ReplyTo, Unavailable)> {
         reached!();
         let mut state = self.lock();
         if let Some(why) = state.closed {
             return Err((submission.to, why));
         }
-        let is_request = is_lease_request(&submission);
-        let others = state.submissions.len() - state.lease_requests;
-        let same_kind = if is_request { state.lease_requests } else { others };
-        if same_kind >= self.max {
+        let is_full = state.submissions.count(is_lease_request(&submission)) >= self.max;
+        let evicted = is_full.then(|| state.submissions.evict_for(&submission)).flatten();
+        if is_full && evicted.is_none() {
             return Err((submission.to, Unavailable::Busy));
         }
-        state.lease_requests += usize::from(is_request);
-        state.submissions.push_back(submission);
-        Ok(())
+        state.submissions.push(submission);
+        Ok(evicted)
     }
 
     pub(super) fn query(&self, query: Query) -> Result<(), Unavailable> {
@@ -181,20 +182,18 @@ impl Inbox {
         self.lock().hand_over.take()
     }
 
-    /// Takes what a turn can take. Whoever takes has `core`, so that what arrived first is decided first.
-    pub(super) fn take(&self, capacity: Capacity) -> Arrivals {
+    /// Takes what a turn can take. Whoever takes has `core`, so that what arrived first is decided first. `spare` is an empty
+    /// queue to receive what arrives from now on.
+    pub(super) fn take(&self, capacity: Capacity, spare: FairQueue) -> Arrivals {
         reached!();
         let mut state = self.lock();
         let takes_commands = capacity != Capacity::Nothing;
-        if takes_commands {
-            state.lease_requests = 0;
-        }
         state.failed_deliveries = 0;
         Arrivals {
             submissions: if takes_commands {
-                std::mem::take(&mut state.submissions)
+                std::mem::replace(&mut state.submissions, spare)
             } else {
-                VecDeque::new()
+                spare
             },
             queries: if takes_commands { std::mem::take(&mut state.queries) } else { Vec::new() },
             disconnected: std::mem::take(&mut state.disconnected),
@@ -203,16 +202,14 @@ impl Inbox {
         }
     }
 
-    /// Puts back what the batch had no capacity for, in front of what has arrived since. An empty queue returns for its
-    /// allocation.
-    pub(super) fn put_back(&self, mut left: Arrivals) {
+    /// Puts back what the batch had no capacity for, in front of what has arrived since. Returns an empty queue, for the next
+    /// turn.
+    pub(super) fn put_back(&self, mut left: Arrivals) -> FairQueue {
         reached!();
         let mut state = self.lock();
-        let is_larger = left.submissions.capacity() > state.submissions.capacity();
-        if !left.submissions.is_empty() || (state.submissions.is_empty() && is_larger) {
-            state.lease_requests += left.submissions.iter().filter(|left| is_lease_request(left)).count();
+        if !left.submissions.is_empty() {
             left.submissions.append(&mut state.submissions);
-            state.submissions = left.submissions;
+            std::mem::swap(&mut left.submissions, &mut state.submissions);
         }
         if !left.disconnected.is_empty() {
             left.disconnected.append(&mut state.disconnected);
@@ -223,6 +220,7 @@ impl Inbox {
             left.deliveries.append(&mut state.deliveries);
             state.deliveries = left.deliveries;
         }
+        left.submissions
     }
 
     /// Whether a turn with this capacity has something to take. Deliveries that succeeded can wait for the next turn.
@@ -231,10 +229,10 @@ impl Inbox {
         let state = self.lock();
         let takeable = match capacity {
             Capacity::Nothing => return false,
-            Capacity::NoLeaseRequests => state.submissions.len() - state.lease_requests,
-            Capacity::Everything => state.submissions.len(),
+            Capacity::NoLeaseRequests => state.submissions.count(false) > 0,
+            Capacity::Everything => !state.submissions.is_empty(),
         };
-        takeable > 0
+        takeable
             || !state.queries.is_empty()
             || !state.disconnected.is_empty()
             || state.is_dismissed

@@ -1,6 +1,5 @@
 //! The turn: decides what has arrived, appends it, publishes it. Every thread that drives a shard runs this function.
 
-use std::collections::VecDeque;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
@@ -8,6 +7,8 @@ use kernel::{LeaseId, Span, Time};
 use store::{BATCH_MAX, ErrorKind, LogStore, StoreError};
 
 use super::batch::PendingBatch;
+use super::batch_limits::BatchLimits;
+use super::fair_queue::FairQueue;
 use super::inbox::{Capacity, Inbox, is_lease_request};
 use super::pacing::Pacing;
 use super::{
@@ -17,19 +18,10 @@ use crate::checkpoint::Mark;
 use crate::decider::BATCH_BYTES;
 use crate::decision::Unavailable;
 use crate::executor::{Executor, Timer};
-use crate::record::RECORD_HEADER;
 use crate::shard::{LogSpace, Shard};
 use crate::stopwatch::Stopwatch;
 use crate::sync::{AtomicBool, Condvar, Mutex, MutexGuard, Ordering, PoisonError, TryLockError, lock};
 
-/// Maximum number of replies and query results in a batch, without those of waiters that were served.
-const BATCH_COMMANDS: usize = 1024;
-/// The same for a log on another machine: its appends take long, and cost the same for any number of commands.
-const REMOTE_BATCH_COMMANDS: usize = 64 * 1024;
-const _: () = assert!(
-    REMOTE_BATCH_COMMANDS * RECORD_HEADER >= BATCH_BYTES,
-    "what such a log takes is bounded by bytes alone; the number is a bound for replies that log nothing"
-);
 /// More than the last command of a batch adds to it, with the frame around it.
 const RECORD_BYTES: usize = BATCH_BYTES / 4;
 /// Maximum number of connections and deliveries that a turn looks at.
@@ -110,8 +102,10 @@ struct Core {
     retries: bool,
     space: LogSpace,
     pacing: Pacing,
-    /// Maximum number of replies and query results in a batch.
-    commands_max: usize,
+    limits: BatchLimits,
+    /// Empty queues, for their allocations.
+    spare: FairQueue,
+    postponed: FairQueue,
     /// The batch under way takes nothing more from this size on. Behind a large batch in flight it is less than usual: the
     /// log has reserved space for the largest batch, and both must fit if the disk is full.
     bytes_max: usize,
@@ -173,7 +167,9 @@ impl Shared {
                 retries: false,
                 space,
                 pacing: Pacing::new(is_remote, commit_interval),
-                commands_max: if is_remote { REMOTE_BATCH_COMMANDS } else { BATCH_COMMANDS },
+                limits: BatchLimits::new(is_remote),
+                spare: FairQueue::default(),
+                postponed: FairQueue::default(),
                 bytes_max: BATCH_BYTES,
                 on_end: Some(on_end),
                 is_stopping: false,
@@ -403,6 +399,7 @@ impl Shared {
         core.set_space(health.space);
         let (now, commands) = (core.shard.now(), core.commands());
         core.pacing.appended(now, commands);
+        core.limits.appended(now);
         core.writer = WriterSlot::Here(writer);
         self.is_returning.store(false, Ordering::Release);
         drop(core);
@@ -471,7 +468,7 @@ impl Shared {
         let (mut left, queries) = core.take_callers();
         drop(core);
         left.extend(work.into_iter().flat_map(Work::into_replies));
-        left.extend(self.inbox.take(Capacity::Everything).submissions.into_iter().map(|left| left.to));
+        left.extend(self.inbox.take(Capacity::Everything, FairQueue::default()).submissions.into_replies());
         if matches!(why, Ended::Deposed(_)) {
             for to in left.drain(..) {
                 to(Err(Unavailable::Deposed), super::Delivery::default());
@@ -500,7 +497,7 @@ impl Shared {
         core.on_end = None;
         let left = (core.take_callers(), std::mem::replace(&mut core.writer, WriterSlot::Appending));
         drop(core);
-        drop((left, self.inbox.take(Capacity::Everything)));
+        drop((left, self.inbox.take(Capacity::Everything, FairQueue::default())));
         self.note_ended();
     }
 
@@ -583,7 +580,7 @@ impl Core {
         if !self.is_full() {
             self.shard.housekeep();
         }
-        let mut arrivals = inbox.take(self.capacity());
+        let mut arrivals = inbox.take(self.capacity(), std::mem::take(&mut self.spare));
         if arrivals.is_dismissed {
             self.shard.dismiss();
         }
@@ -599,28 +596,30 @@ impl Core {
             self.shard.delivered(lease, reached);
         }
         // While waiters are served, requests for leases wait, in order: they would overtake the waiters.
-        let mut postponed = VecDeque::new();
+        let mut postponed = std::mem::take(&mut self.postponed);
         while !self.is_full()
-            && let Some(submission) = arrivals.submissions.pop_front()
+            && let Some(submission) = arrivals.submissions.pop()
         {
             let overtakes = self.shard.is_handing_off() || !postponed.is_empty();
             if overtakes && is_lease_request(&submission) && !planted!(RequestsOvertakeHandOff) {
-                postponed.push_back(submission);
+                postponed.push(submission);
             } else {
+                self.limits.note(submission.command.identity.as_ref());
                 self.shard.submit(submission);
             }
         }
         if !postponed.is_empty() {
             postponed.append(&mut arrivals.submissions);
-            arrivals.submissions = postponed;
+            std::mem::swap(&mut arrivals.submissions, &mut postponed);
         }
+        self.postponed = postponed;
         #[cfg(feature = "planted")]
         self.publish_early();
         for query in std::mem::take(&mut arrivals.queries) {
             let publish = query(&self.shard);
             self.queries.push(publish);
         }
-        inbox.put_back(arrivals);
+        self.spare = inbox.put_back(arrivals);
     }
 
     /// Planted faults: replies and events before they are durable.
@@ -648,8 +647,8 @@ impl Core {
     fn is_full(&self) -> bool {
         reached!();
         let replies = self.shard.load().1.saturating_sub(self.shard.served());
-        let is_large = self.shard.load().0 >= self.bytes_max;
-        is_large || replies + self.shard.contended() + self.queries.len() >= self.commands_max
+        let is_large = self.shard.load().0 >= self.bytes_max.min(self.limits.bytes());
+        is_large || replies + self.shard.contended() + self.queries.len() >= self.limits.commands()
     }
 
     /// How long the batch under way is held back, so that it may grow; zero if it may be appended now.
@@ -736,6 +735,7 @@ impl Core {
     fn seal(&mut self) -> PendingBatch {
         reached!();
         self.pacing.appending(self.shard.now(), self.commands());
+        self.limits.begin_batch(self.shard.now());
         let mut turn = self.shard.end_turn();
         if planted!(AnswerEarly) {
             for (to, reply, _) in turn.replies.drain(..) {

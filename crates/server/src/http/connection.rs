@@ -38,6 +38,7 @@ use crate::http::gather::{self, Gather};
 use crate::http::identities::Tls;
 use crate::http::observer::RequestObserver;
 use crate::http::refusal_log;
+use crate::http::refusal_pace::RefusalPace;
 use crate::http::reload::Reloader;
 use crate::http::response_budget;
 use crate::http::response_watch::ResponseWatch;
@@ -90,6 +91,7 @@ struct ConnectionContext {
     connections_max: usize,
     /// Only on connections that may reload the server's identities.
     reloader: Option<Arc<Reloader>>,
+    pace: Arc<RefusalPace>,
 }
 
 /// The parts of a connection beside its peer.
@@ -121,6 +123,7 @@ impl ConnectionService {
             allowed,
             connections_max,
             reloader,
+            pace: Arc::default(),
         }))
     }
 
@@ -151,6 +154,11 @@ impl ConnectionService {
         ConnectionService(Arc::new(context))
     }
 
+    /// Holds refusals back, also those that the service did not make.
+    pub(crate) fn pace(&self) -> &RefusalPace {
+        &self.0.pace
+    }
+
     /// Handles one request.
     pub async fn handle<B: RequestBody>(&self, request: Request<B>) -> Response {
         self.0.handle(request).await
@@ -177,6 +185,7 @@ impl ConnectionContext {
         let version = request.version();
         let memory = match RequestMemory::take(&self.backend, &self.peer, version) {
             Ok(memory) => memory,
+            // At once: there is no memory to hold it back.
             Err(refusal) => return self.responses.watch(version, *refusal),
         };
         let (method, uri) = (request.method().clone(), request.uri().clone());
@@ -191,6 +200,7 @@ impl ConnectionContext {
             response
         };
         self.observer.refusals.responded(&self.peer, &method, &uri, &response);
+        let response = self.pace.pace(response).await;
         memory.until_sent(self.responses.watch(version, response))
     }
 

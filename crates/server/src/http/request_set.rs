@@ -19,7 +19,7 @@ use std::task::{Context, Poll, Wake, Waker};
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 
 /// The most requests of a connection that are polled in one turn.
-const POLLS_MAX: usize = 16;
+const POLLS_MAX: usize = 4;
 
 /// Bytes that a connection reads in one turn, as long as that is not exceeded by a single read.
 const READ_MAX: usize = 32 << 10;

@@ -43,7 +43,7 @@ use crate::http::request_set::ReadBudget;
 /// What is read at once, in bytes.
 const READ_BYTES: usize = 8 << 10;
 /// The most frames that are handled in one turn, as many as calls begin on other connections.
-const FRAMES_MAX: usize = 16;
+const FRAMES_MAX: usize = 4;
 
 /// Requests, one after the other, after which the calls of a connection may block the thread. More than a group of callers
 /// sends one by one.

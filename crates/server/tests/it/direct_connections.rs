@@ -263,8 +263,10 @@ async fn a_client_that_does_not_read_its_responses_loses_its_connection() {
         ConnectionLimits { stall_timeout: Duration::from_millis(300), ..ConnectionLimits::default() };
     let server = Loopback::with_limits(Role::Operator, limits).await;
     let mut client = Client::connect(&server).await;
-    // Refused at once: that fills the buffers soonest.
-    let requests = post("/v1/release", "", "{}").repeat(100);
+    let held = acquire(&json!({"key": "held"}));
+    assert_eq!(client.call(&held).await.status(), "200");
+    // Refused at once, and not held back as those of a wrong request are: that fills the buffers soonest.
+    let requests = held.repeat(100);
     let endless = async { while client.stream.write_all(requests.as_bytes()).await.is_ok() {} };
     within("the connection is closed", endless).await;
     let mut other = Client::connect(&server).await;

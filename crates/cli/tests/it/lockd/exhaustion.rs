@@ -5,7 +5,7 @@
 //! a control round ([`fairness`]) in which the attacker talks to a [`Sink`] on the same machine, which does nothing.
 
 mod fairness;
-mod http2;
+pub(super) mod http2;
 mod over_frames;
 mod round;
 mod without_rights;

@@ -17,6 +17,8 @@ use identity::{Denylist, ServerBundle, ServerTls, SharedDenylist};
 use tokio_rustls::rustls::time_provider::DefaultTimeProvider;
 use tokio_rustls::rustls::{ServerConfig, ServerConnection, StreamOwned};
 
+use super::exhaustion::http2;
+
 /// The response to every request.
 const GRANTED: &str = r#"{"lease_id":"L-00000000000000000000000000000001.1.AAAAAAAAAAAAAAAAAAAAAA"}"#;
 
@@ -40,7 +42,7 @@ impl Sink {
         std::thread::spawn(move || {
             for stream in listener.incoming().map_while(Result::ok) {
                 let mut config = (*tls.config()).clone();
-                config.alpn_protocols = vec![b"http/1.1".to_vec()];
+                config.alpn_protocols.clear();
                 let config = Arc::new(config);
                 std::thread::spawn(move || drop(answer(stream, config)));
             }
@@ -59,7 +61,9 @@ fn answer(stream: TcpStream, config: Arc<ServerConfig>) -> std::io::Result<()> {
         return answer_frames(&mut stream);
     }
     loop {
-        let Some(length) = read_head(&mut stream)? else { return discard(&mut stream) };
+        let Some(length) = read_head(&mut stream)? else {
+            return http2::respond(&mut WithBuffer(&mut stream));
+        };
         let mut body = String::new();
         (&mut stream).take(length.min(BODY_MAX)).read_to_string(&mut body)?;
         if !is_blocking(body.as_bytes()) {
@@ -133,6 +137,21 @@ fn read_head(stream: &mut impl BufRead) -> std::io::Result<Option<u64>> {
     }
 }
 
-fn discard(stream: &mut impl Read) -> std::io::Result<()> {
-    std::io::copy(stream, &mut std::io::sink()).map(drop)
+/// Reads what is buffered, and writes to the connection.
+struct WithBuffer<'a, S>(&'a mut BufReader<S>);
+
+impl<S: Read> Read for WithBuffer<'_, S> {
+    fn read(&mut self, buffer: &mut [u8]) -> std::io::Result<usize> {
+        self.0.read(buffer)
+    }
+}
+
+impl<S: Read + Write> Write for WithBuffer<'_, S> {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        self.0.get_mut().write(bytes)
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        self.0.get_mut().flush()
+    }
 }

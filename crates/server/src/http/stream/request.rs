@@ -100,9 +100,9 @@ impl StreamRequest {
             Target::Call(uri) => uri,
             Target::NotCarried => {
                 let detail = "frames carry short calls only; send this one over HTTP";
-                return refused(Refusal::new(Code::MethodNotAllowed, detail)).await;
+                return refused(&service, Refusal::new(Code::MethodNotAllowed, detail)).await;
             }
-            Target::OverLimit(limit) => return refused(refusals::over_limit(&limit)).await,
+            Target::OverLimit(limit) => return refused(&service, refusals::over_limit(&limit)).await,
         };
         let mut request = Request::new(Full::new(self.body));
         (*request.method_mut(), *request.uri_mut(), *request.headers_mut()) =
@@ -112,8 +112,9 @@ impl StreamRequest {
     }
 }
 
-async fn refused(refusal: Refusal) -> Option<ShortResponse> {
-    ShortResponse::read(RefusalResponse(refusal).into_response()).await
+async fn refused(service: &ConnectionService, refusal: Refusal) -> Option<ShortResponse> {
+    let response = service.pace().pace(RefusalResponse(refusal).into_response()).await;
+    ShortResponse::read(response).await
 }
 
 /// The fields of a response, by rising number. All others have no meaning in frames.

@@ -59,6 +59,20 @@ fn withstands(name: &str, spawn: Spawn) {
     super::withstands_over(Protocol::Frames, name, spawn);
 }
 
+/// What `acquires_over_http2_without_a_pause` does, in frames.
+#[test]
+fn acquires_without_a_pause() {
+    withstands("acquires without a pause", |scope, arena, stop, refused| {
+        for thread in 0..4 {
+            scope.spawn(move || {
+                arena.flood(stop, refused, |n| {
+                    ("/v1/acquire", String::new(), key(&format!("{thread}-{n}")).to_string())
+                });
+            });
+        }
+    });
+}
+
 /// The attacker's connections, as many as it may have.
 fn connections(arena: &Arena, stop: &AtomicBool, begin: impl Fn(&mut Connection)) -> Vec<Connection> {
     let config = arena.config(&arena.attacker);

@@ -275,6 +275,31 @@ fn requests_that_are_reset() {
     });
 }
 
+/// Four connections with as many requests in flight as each carries: another client's single one waited for all of them, in
+/// the queue of the log and in that of the event loop, which looked at its socket after 61 turns of others.
+#[test]
+fn acquires_over_http2_without_a_pause() {
+    withstands("acquires over HTTP/2 without a pause", |scope, arena, stop, refused| {
+        const IN_FLIGHT: u32 = 190;
+        for thread in 0..4 {
+            scope.spawn(move || {
+                let mut connection = connect_to(arena.target(), &tls_config_for(&arena.attacker, "h2"));
+                connection.write(&http2::preface());
+                for n in 0.. {
+                    if stop.load(Ordering::Acquire) {
+                        return;
+                    }
+                    let body = key(&format!("{thread}-{n}")).to_string();
+                    connection.write(&http2::post(2 * n + 1, "/v1/acquire", &body)).expect("connected");
+                    if n >= IN_FLIGHT && !http2::next_end(&mut connection).expect("connected") {
+                        refused.fetch_add(1, Ordering::Relaxed);
+                    }
+                }
+            });
+        }
+    });
+}
+
 /// A connection that sends a hundred requests at once had a hundred turns for each one of a client that waits for its
 /// response.
 #[test]
