@@ -100,7 +100,8 @@ fn errors(document: &Value) -> String {
            `Retry-After`), with exponential backoff and jitter; with `block_seconds`, `acquire` waits in a fair queue instead.\n\
          - No response (timeout, broken connection): the request may have been applied. Retry it with the same idempotency key\n  \
            within 60 seconds; after that, read the state first.\n\
-         - Every other error: the same request fails again. Do what the table says.\n\n\
+         - Every other error: the same request fails again. Do what the table says. Of a connection that goes on, each refusal with\n  \
+           400, 401, 403 `forbidden`, 405, 413, 422 or 429 behind 16 in a row is held back for 20 ms.\n\n\
          ### Error codes\n\n| status | code | meaning | what to do |\n|---|---|---|---|\n"
     );
     for code in Code::ALL {
