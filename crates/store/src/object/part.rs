@@ -72,7 +72,7 @@ impl From<Vec<u8>> for Part {
 
 impl Part {
     /// A client that sends a part from its file reads it in pieces of this many bytes.
-    pub const PIECE_BYTES: usize = 128 << 10;
+    pub const PIECE_BYTES: usize = 64 << 10;
 
     /// The number of bytes.
     pub fn len(&self) -> usize {
@@ -136,7 +136,7 @@ struct SpoolFile {
 
 impl PartBuffer {
     /// With a spool, more bytes than this go to a file.
-    pub(super) const MEMORY_MAX: usize = 512 << 10;
+    pub(super) const MEMORY_MAX: usize = 64 << 10;
 
     /// Without a spool all bytes stay in memory.
     pub(super) fn new(spool: Option<Spool>) -> PartBuffer {

@@ -14,6 +14,7 @@ use store::object::{MemoryObjects, ObjectLog, ObjectOptions, Objects, RetryPolic
 use store::{LogStore, LsnRange, Seq};
 
 use super::super::bucket::{is_ready, object_server, post, request, wait_ms};
+use super::super::bucket_documents::spooled_bytes;
 use super::{acquire, owned, servers};
 use crate::running::until;
 
@@ -64,6 +65,8 @@ fn an_upload_to_a_deposed_owner_is_refused_with_the_address_of_the_next_one() {
         body.len()
     );
     stream.write_all(start.as_bytes()).expect("it reads");
+    // Otherwise it would read the request after it has learned of the new owner, and pass it on.
+    until("the upload is under way", || spooled_bytes(one) > 0);
     one.signal(Signal::STOP);
     assert_eq!(acquire(&two.address, "meanwhile").0, 200);
     one.signal(Signal::CONT);
