@@ -28,7 +28,7 @@ use crate::http::connections::most_of_one_owner;
 use crate::http::identities::IdentitySources;
 use crate::http::listener::ConnectionLimits;
 use crate::settings::{
-    BucketEncryption, HostNames, LogFormat, LogLevel, Range, Setting, duration_text, settings, size_text,
+    BucketEncryption, HostNames, LogFormat, LogLevel, Range, Setting, duration_text, settings,
 };
 
 mod page;
@@ -299,25 +299,8 @@ impl Config {
             let value = self.s3_kms_key_id.clone().unwrap_or_default();
             return Err(ConfigError { setting: "s3-kms-key-id", what: what.into(), value });
         }
-        self.check_upload_memory()?;
         self.identity()?;
         self.address().map(drop)
-    }
-
-    /// Of one identity at least one upload of a long document must fit. On a bucket it also has what its writer has in memory:
-    /// little, if parts can be spooled in the data directory.
-    fn check_upload_memory(&self) -> Result<(), ConfigError> {
-        let (needed, share) =
-            (UPLOAD_BYTES + UploadOptions::SPOOLED_BYTES, self.memory_plan().request_bodies().per_identity);
-        if !self.store.backend().is_remote() || needed as u64 <= share {
-            return Ok(());
-        }
-        let memory_max = MemoryPlan::memory_for_request_bodies(needed as u64);
-        let what = format!(
-            "too little for the upload of one long document to a bucket; set at least {}",
-            size_text(memory_max)
-        );
-        Err(ConfigError { setting: "memory-max", what, value: size_text(self.memory_max) })
     }
 
     /// Where the server's identity is; `None`: in the data directory.
@@ -497,6 +480,11 @@ impl Config {
 
 /// The least memory that a server is useful with.
 const MEMORY_MIN: u64 = 64 << 20;
+const _: () = assert!(
+    (UPLOAD_BYTES + UploadOptions::SPOOLED_BYTES) as u64
+        <= MemoryPlan::new(MEMORY_MIN).request_bodies().per_identity,
+    "of one identity at least one upload of a long document fits, also to a bucket"
+);
 
 /// The longest pause of a client between the reply to a blocked request and its retry.
 const ATTEMPT_PAUSE: Span = Span(15_000);

@@ -17,6 +17,8 @@ use crate::shard::Submission;
 
 /// Identities without commands whose lanes are kept, for their allocations.
 const EMPTY_LANES_MAX: usize = 16;
+/// A longer lane is freed when it is empty.
+const EMPTY_LANE_LENGTH: usize = 512;
 
 /// `None`: the engine itself.
 type LaneOwner = Option<Identity>;
@@ -141,8 +143,10 @@ impl FairQueue {
         self.lanes.into_values().flat_map(|lane| lane.submissions).map(|submission| submission.to)
     }
 
+    /// Keeps the lane, if few are empty and it is short.
     fn emptied(&mut self, owner: &LaneOwner) {
-        if self.empty_lanes < EMPTY_LANES_MAX {
+        let capacity = self.lanes.get(owner).map_or(0, |lane| lane.submissions.capacity());
+        if self.empty_lanes < EMPTY_LANES_MAX && capacity <= EMPTY_LANE_LENGTH {
             self.empty_lanes += 1;
         } else {
             self.lanes.remove(owner);
@@ -230,5 +234,11 @@ mod tests {
             assert_eq!(drain(&mut queue).len(), 100);
         }
         assert_eq!((queue.lanes.len(), queue.empty_lanes), (EMPTY_LANES_MAX, EMPTY_LANES_MAX));
+        let mut queue = FairQueue::default();
+        for identity in 0..EMPTY_LANES_MAX {
+            (0..4096).for_each(|number| queue.push(submission(&format!("client-{identity}"), number)));
+            assert_eq!(drain(&mut queue).len(), 4096);
+        }
+        assert_eq!((queue.lanes.len(), queue.empty_lanes), (0, 0), "nobody's thousands of places are kept");
     }
 }

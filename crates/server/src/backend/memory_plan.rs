@@ -83,19 +83,14 @@ pub struct Share {
 }
 
 impl MemoryPlan {
-    pub(crate) fn new(memory_max: u64) -> MemoryPlan {
+    pub(crate) const fn new(memory_max: u64) -> MemoryPlan {
         MemoryPlan { memory_max }
     }
 
     /// Request bodies being received.
-    pub(crate) fn request_bodies(self) -> Share {
+    pub(crate) const fn request_bodies(self) -> Share {
         let all = self.memory_max / 12;
         Share { all, per_identity: all / 4 }
-    }
-
-    /// The smallest maximum with which one identity may have request bodies of this size.
-    pub(crate) fn memory_for_request_bodies(per_identity: u64) -> u64 {
-        per_identity.saturating_mul(4 * 12).next_multiple_of(1 << 20)
     }
 
     /// Responses being sent.

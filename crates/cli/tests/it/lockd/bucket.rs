@@ -259,7 +259,6 @@ fn what_is_wrong_with_a_bucket_is_said_with_what_to_do() {
         ),
         ("s3://locks//x", vec![], "not a store URL"),
         ("s3://locks/x", vec!["--s3-kms-key-id", "k"], "--s3-sse aws:kms"),
-        ("s3://locks/x", vec!["--memory-max", "64MiB"], "the upload of one long document"),
         ("s3://locks--use1-az4--x-s3/x", vec![], "directory buckets"),
     ] {
         let (code, stderr) = serve(store, &flags);
