@@ -63,7 +63,7 @@ impl BatchLimits {
         }
     }
 
-    /// A command of this identity is decided. The engine's own commands count as nobody's.
+    /// A command of this identity is decided. The engine's own commands do not count.
     pub(super) fn note(&mut self, identity: Option<&Identity>) {
         if identity.is_none() || self.last.as_ref() == identity || self.is_remote {
             return;

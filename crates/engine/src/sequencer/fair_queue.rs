@@ -2,7 +2,7 @@
 //!
 //! **Invariant.** The commands of an identity leave in the order in which they arrived, and the identities take turns: in
 //! front of an identity's next command are at most as many others as there are identities. In a full queue, the identity
-//! with the most commands makes room.
+//! with the most commands loses its last one to another's.
 //!
 //! **What would break it.** One queue for all, in the order of arrival: behind a client that keeps a thousand commands in
 //! flight, another's single command waits for a thousand. Without mutual TLS all clients are one identity.
@@ -116,8 +116,8 @@ impl FairQueue {
         (later.length, later.lease_requests) = (0, 0);
     }
 
-    /// Makes room for a command of an identity: removes the last one of the same kind of the identity that has the most.
-    /// `None` if that is this identity, or would be with its command.
+    /// Removes a command, so that this one of another identity may be added: the last one of the same kind of the identity that
+    /// has the most. `None` if that is this command's identity, or would be with it.
     pub(super) fn evict_for(&mut self, submission: &Submission<ReplyTo>) -> Option<Submission<ReplyTo>> {
         let kind = is_lease_request(submission);
         let own = self.lanes.get(&submission.command.identity).map_or(0, |lane| lane.count(kind));
@@ -216,7 +216,7 @@ mod tests {
 
     /// One client filled the inbox, and every other was refused.
     #[test]
-    fn the_identity_with_the_most_commands_makes_room() {
+    fn the_identity_with_the_most_commands_loses_its_last() {
         let mut queue = queue(&[("ada", 1), ("ada", 2), ("ada", 3), ("bob", 4)]);
         let evicted = queue.evict_for(&submission("cid", 5)).expect("ada has three");
         assert_eq!(name(&evicted), ("ada".to_string(), 3), "her last");

@@ -74,7 +74,8 @@ impl Inbox {
         Inbox { max, state: Mutex::default() }
     }
 
-    /// Adds a command, or returns its reply address with the reason why not. Returns a command that has made room for it.
+    /// Adds a command, or returns its reply address with the reason why not. Returns the command of another identity
+    /// that it has replaced.
     pub(super) fn submit(
         &self,
         submission: Submission<ReplyTo>,

@@ -17,6 +17,7 @@ mod rates;
 mod waiting_cost;
 mod deadlock;
 mod sequencer;
+mod fairness;
 mod engine;
 mod follower;
 mod tail;

@@ -26,14 +26,14 @@ use store::{Bounds, ErrorKind, Extent, LogCapacity, LogReader, LogStore, LsnRang
 use crate::deadline::{DEADLINE, eventually};
 use crate::fixture::{TENURE, executor};
 
-type ReplyReceiver = Receiver<Reply>;
+pub(crate) type ReplyReceiver = Receiver<Reply>;
 
 fn decider(kernel: Kernel, next: Seq) -> Decider {
     let clock = MachineClock::new().expect("Linux");
     Decider::open(kernel, next, Box::new(clock), &TENURE).expect("a valid clock")
 }
 
-fn start(log: impl LogStore + 'static) -> Sequencer {
+pub(crate) fn start(log: impl LogStore + 'static) -> Sequencer {
     start_observed(log, Box::new(()))
 }
 
@@ -55,7 +55,7 @@ fn error_of(why: Ended) -> StoreError {
     }
 }
 
-fn submit(sequencer: &Sequencer, name: &str, action: Action) -> ReplyReceiver {
+pub(crate) fn submit(sequencer: &Sequencer, name: &str, action: Action) -> ReplyReceiver {
     submit_waiting(sequencer, name, action, None)
 }
 
@@ -72,16 +72,16 @@ fn wait(ms: u64) -> Wait {
     Wait { timeout: Span(ms), connection: WaiterConnection::default() }
 }
 
-fn acquire(name: &str) -> Action {
+pub(crate) fn acquire(name: &str) -> Action {
     Action::Acquire(grant(key(name), Span(60_000)))
 }
 
 /// The reply, or why there is none.
-fn reply(receiver: &ReplyReceiver) -> Result<Reply, RecvTimeoutError> {
+pub(crate) fn reply(receiver: &ReplyReceiver) -> Result<Reply, RecvTimeoutError> {
     receiver.recv_timeout(DEADLINE)
 }
 
-fn granted(receiver: &ReplyReceiver) -> Granted {
+pub(crate) fn granted(receiver: &ReplyReceiver) -> Granted {
     match reply(receiver).expect("a reply") {
         Ok(Decision::Outcome(Outcome::Applied(Response::Granted(granted), _))) => granted,
         other => panic!("not granted: {other:?}"),
@@ -139,7 +139,7 @@ fn assert_replays(log: &dyn LogStore) {
 }
 
 /// A log each of whose appends waits for a permit from the test.
-struct GatedLog {
+pub(crate) struct GatedLog {
     inner: MemoryLog,
     arrived: SyncSender<()>,
     permits: Mutex<Receiver<()>>,
@@ -177,7 +177,7 @@ impl LogStore for GatedLog {
     }
 }
 
-fn gated_log() -> (GatedLog, Receiver<()>, SyncSender<()>) {
+pub(crate) fn gated_log() -> (GatedLog, Receiver<()>, SyncSender<()>) {
     let (arrived, has_arrived) = sync_channel(100);
     let (permit, permits) = sync_channel(100);
     (GatedLog { inner: MemoryLog::default(), arrived, permits: Mutex::new(permits) }, has_arrived, permit)
@@ -575,49 +575,6 @@ fn a_full_queue_refuses_at_once() {
     }
     let accepted = receivers.len() - busy;
     assert_eq!(receivers.iter().filter(|receiver| matches!(reply(receiver), Ok(Ok(_)))).count(), accepted);
-}
-
-/// Appends are not held back from now on.
-fn open_gate(permit: SyncSender<()>) {
-    std::thread::spawn(move || while permit.send(()).is_ok() {});
-}
-
-/// A client that filled the queue kept every other client out of it.
-#[test]
-fn in_a_full_queue_the_identity_with_the_most_commands_makes_room() {
-    let (log, arrived, permit) = gated_log();
-    let sequencer = start(log);
-    arrived.recv_timeout(DEADLINE).expect("the open is being appended");
-    let of_ada: Vec<_> =
-        (0..3 * QUEUE_MAX).map(|n| submit(&sequencer, "ada", acquire(&format!("k{n}")))).collect();
-    let busy = || of_ada.iter().filter(|ada| matches!(ada.try_recv(), Ok(Err(Unavailable::Busy)))).count();
-    assert!(busy() >= QUEUE_MAX);
-    let of_bob: Vec<_> = (0..10).map(|n| submit(&sequencer, "bob", acquire(&format!("b{n}")))).collect();
-    assert_eq!(busy(), of_bob.len(), "as many of ada's were refused as there are of bob's");
-    open_gate(permit);
-    for bob in &of_bob {
-        granted(bob);
-    }
-}
-
-/// A client with thousands of commands in flight delayed the single command of another by all of them.
-#[test]
-fn a_command_waits_for_a_few_of_another_identity_and_not_for_all() {
-    let (log, arrived, permit) = gated_log();
-    let sequencer = start(log);
-    arrived.recv_timeout(DEADLINE).expect("the open is being appended");
-    let of_ada: Vec<_> =
-        (0..QUEUE_MAX).map(|n| submit(&sequencer, "ada", acquire(&format!("k{n}")))).collect();
-    let of_bob = submit(&sequencer, "bob", acquire("b"));
-    // The open, the batch that formed behind it, and the one with bob's command.
-    for _ in 0..3 {
-        permit.send(()).expect("the log waits");
-    }
-    let of_bob = reply(&of_bob);
-    let before = of_ada.iter().filter(|ada| matches!(ada.try_recv(), Ok(Ok(_)))).count();
-    open_gate(permit);
-    assert!(matches!(of_bob, Ok(Ok(Decision::Outcome(Outcome::Applied(..))))), "{of_bob:?}");
-    assert!((1..=2 * 1024).contains(&before), "{before}");
 }
 
 /// A panic in the middle of a batch, on a caller's thread, left a state that was in no log, and the next caller

@@ -273,6 +273,24 @@ async fn a_client_that_does_not_read_its_responses_loses_its_connection() {
     assert_eq!(other.call(&acquire(&json!({"key": "other"}))).await.status(), "200");
 }
 
+/// A client beyond a limit sent as many requests as the server refused. A lower bound of the time holds on any machine.
+#[tokio::test(flavor = "multi_thread")]
+async fn refusals_in_a_row_are_held_back() {
+    let server = Loopback::start(Role::Operator).await;
+    for headers in ["", BY_HYPER] {
+        let mut client = Client::connect(&server).await;
+        let refused = post("/v1/release", headers, "{}");
+        for _ in 0..16 {
+            assert_eq!(client.call(&refused).await.status(), "400");
+        }
+        let begun = tokio::time::Instant::now();
+        for _ in 0..5 {
+            assert_eq!(client.call(&refused).await.status(), "400");
+        }
+        assert!(begun.elapsed() >= Duration::from_millis(5 * 20), "{headers}{:?}", begun.elapsed());
+    }
+}
+
 /// The connection was closed under a request whose body was on its way when the server began to stop.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_request_whose_body_arrives_while_the_server_stops_is_answered() {

@@ -133,6 +133,23 @@ async fn calls_that_frames_do_not_carry_are_refused_and_not_carried_out() {
     client.call("/v1/acquire", &json!({"key": "k"})).await.expect(200);
 }
 
+/// Also of calls that frames do not carry, which the service does not see.
+#[tokio::test]
+async fn refusals_in_a_row_are_held_back() {
+    let server = loopback().await;
+    for (target, status) in [("/v1/release", 400), ("/v1/reload", 405)] {
+        let mut client = StreamClient::connect(&server).await;
+        for _ in 0..16 {
+            client.call(target, &json!({})).await.expect(status);
+        }
+        let begun = tokio::time::Instant::now();
+        for _ in 0..5 {
+            client.call(target, &json!({})).await.expect(status);
+        }
+        assert!(begun.elapsed() >= Duration::from_millis(5 * 20), "{target}: {:?}", begun.elapsed());
+    }
+}
+
 /// A parser that goes on behind something malformed may take a body for a request.
 #[tokio::test]
 async fn a_malformed_or_unexpected_frame_closes_the_connection() {
